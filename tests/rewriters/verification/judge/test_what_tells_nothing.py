@@ -15,7 +15,9 @@ from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.judge.compare_versions import _cannot_run
 from npufix.rewriters.verification.judge.evidence import Proof
+from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun, drop_far_gradients
+from npufix.rewriters.verification.judge.plausibility import set_aside
 from npufix.rewriters.verification.judge.verify_function import verify_function
 from npufix.rewriters.verification.verdict import Status, Verdict
 
@@ -376,3 +378,23 @@ def test_of_gradients_by_far_numbers_only_lost_ones_tell() -> None:
     assert drop_far_gradients(near, before, after) == (before, after)
     kept = [set(seen.tensors) for seen in drop_far_gradients(far, before, after)]
     assert kept == [{"result", "gradient of x"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "says", "aside"),
+    [
+        (2, "Input type (torch.FloatTensor) and weight type (CPUBFloat16Type) should be the", True),
+        (0, "non-positive groups is not supported", True),
+        (2, "non-positive groups is not supported", False),
+    ],
+)
+def test_what_convolutions_refuse_aloud_is_no_mistake(size: int, says: str, *, aside: bool) -> None:
+    x = Tensor((1, size, 3), dtype=torch.float32)
+    case = CallCase(Assignment(None, {"x": x, "w": Tensor((size, 2))}))
+    one = CaseRun(case, torch.bfloat16, "leaf", CallRecord())
+    job = Job("m.py", "", "def f(x, w):\n    return x\n", "", "f", (2,), (2,), by_hand=True)
+    text = f"the original runs, the patched code raises RuntimeError: {says} same"
+    found = Difference(text, one.label, case.size, seen=Seen.ERROR)
+    ordinary = CaseRun(CallCase(Assignment(None, {})), torch.float32, "leaf", CallRecord())
+    kept, _ = set_aside(job, [found], [one, ordinary])
+    assert (not kept) is aside
