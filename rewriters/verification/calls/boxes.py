@@ -7,6 +7,8 @@ some of them nearly the same box, some shifted by more than half of it.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 _CORNERS = 4
@@ -40,14 +42,27 @@ def cluster(drawn: torch.Tensor, scale: int) -> torch.Tensor:
     return torch.cat((placed * scale, more), -1)
 
 
-def draw_near(drawn: torch.Tensor) -> torch.Tensor:
-    """Return shares of which no two are equal, and every other one is near all such."""
-    near = torch.arange(drawn.shape[-1] if drawn.dim() else 1) % 2 == 1
-    return torch.where(near.view(drawn.shape[-1:]), 0.75 + drawn * _NEAR, drawn * 0.9 + 0.05)
-
-
 def _split(drawn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the corners, and what follows them: a score, a class."""
     width = drawn.shape[-1]
     count = width if width == _IN_SPACE or width < _CORNERS else _CORNERS
     return drawn[..., :count], drawn[..., count:]
+
+
+def draw_shares(drawn: torch.Tensor, flavour: str) -> torch.Tensor:
+    """Return numbers between 0 and 1 in one of the ways that tell; with zeros, one is certain."""
+    if flavour == "few values":
+        return ((drawn * 2).floor() + 1) / 4
+    if flavour == "overlapping":
+        return _draw_near(drawn)
+    inside = drawn * 0.9 + 0.05
+    if flavour == "zeros":
+        flat = inside.view(-1)
+        flat[: math.ceil(flat.numel() / 2)], flat[-1:] = 0.0, 1.0
+    return inside
+
+
+def _draw_near(drawn: torch.Tensor) -> torch.Tensor:
+    """Return shares of which no two are equal, and every other one is near all such."""
+    near = torch.arange(drawn.shape[-1] if drawn.dim() else 1) % 2 == 1
+    return torch.where(near.view(drawn.shape[-1:]), 0.75 + drawn * _NEAR, drawn * 0.9 + 0.05)

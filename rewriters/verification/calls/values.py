@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
-from npufix.rewriters.verification.calls.boxes import cluster, draw_near, stretch
+from npufix.rewriters.verification.calls.boxes import cluster, draw_shares, stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -376,16 +376,16 @@ def _draw(
     spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
     drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
-    if flavour == "few values" and spec.kind in {"unit", "box"}:
-        drawn = (drawn * 2).floor()  # so that boxes are the same, or a half of each other
-        return (stretch(drawn, 1.0) if spec.kind == "box" else (drawn + 1) / 4).to(dtype)
-    if flavour == "overlapping" and spec.kind in {"unit", "box"}:
-        return (cluster(drawn, spec.high) if spec.kind == "box" else draw_near(drawn)).to(dtype)
+    if spec.kind == "unit":
+        return draw_shares(drawn, flavour).to(dtype)
+    if flavour == "overlapping" and spec.kind == "box":
+        return cluster(drawn, spec.high).to(dtype)
     if spec.kind in {"complex", "rotation"}:
         arcs = (drawn * 32).floor() * (math.pi / 16) if flavour == "few values" else drawn * 6
         sizes = torch.rand(spec.shape, generator=source) * (spec.kind == "complex")
         return torch.polar(sizes + (0.5 if spec.kind == "complex" else 1.0), arcs.float())
-    return (stretch(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
+    few = flavour == "few values"  # boxes are the same, or a half of each other
+    return stretch((drawn * 2).floor() if few else drawn, float(few)).to(dtype)
 
 
 def _flags(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -> torch.Tensor:

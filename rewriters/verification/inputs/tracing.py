@@ -22,6 +22,7 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.observe import CALL_S, observe
 from npufix.rewriters.verification.calls.surroundings import seed_everything
+from npufix.rewriters.verification.inputs.objects.state import read_state
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
@@ -121,6 +122,37 @@ def read_made(target: Target, recipe: Recipe | None, seed: int) -> dict[str, tor
         return {}
     named = (*made.named_parameters(), *made.named_buffers())
     return {f"self.{name}": value.detach() for name, value in named}
+
+
+@runs_with_target
+def read_ties(target: Target, recipe: Recipe | None) -> dict[str, frozenset[str]]:
+    """Return which arguments of ``__init__`` share memory with what an object holds, by name."""
+    if recipe is None or recipe.attributes is not None or target.owner is None:
+        return {}
+    owner, find = recipe.owner(target.owner, target.loaded.find), target.loaded.find
+
+    def make() -> tuple[object, dict[str, object]]:
+        given = recipe.given(find)
+        return owner(**given), given
+
+    with target.world():
+        made = try_call(make, scale_timeout(CALL_S)).value
+    if not isinstance(made, tuple):
+        return {}
+    holders: dict[int, set[str]] = {}
+    for name, value in made[1].items():
+        for tensor in (value, *read_state(value, name).values()):
+            for place in _places(tensor):
+                holders.setdefault(place, set()).add(name)
+    held = read_state(made[0], "self").items()
+    return {n: frozenset().union(*(holders.get(p, ()) for p in _places(v))) for n, v in held}
+
+
+def _places(value: object) -> list[int]:
+    """Return where the memory of a tensor is, if this is one and has some."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
+        return []
+    return [value.untyped_storage().data_ptr()]
 
 
 @runs_with_target

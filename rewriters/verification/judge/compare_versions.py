@@ -11,7 +11,6 @@ import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import (
-    FAR,
     Tensor,
     Value,
     list_dimensions,
@@ -28,6 +27,7 @@ from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
 from npufix.rewriters.verification.judge.judge import Difference
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
+    drop_far_gradients,
     drop_gradients,
     drop_incomparable,
     gives_nan,
@@ -116,7 +116,7 @@ def compare_versions(
         for dtype in dtypes:
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
                 continue
-            inference = run.job.inference or case.flavour in FAR or any(case.shared)
+            inference = run.job.inference or any(case.shared)
             one = observe_original(original, case, dtype, inference=inference, second=run.second)
             if one is None:
                 _note_absent(run, original, case, dtype)
@@ -185,6 +185,7 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     run.changed |= one.original.changed | after.changed
     fused = bool(run.kernels)
     before, then = (drop_incomparable(case, s, reference=fused) for s in (one.original, after))
+    before, then = drop_far_gradients(case, before, then)
     if _sets_states(run):
         before, then = _with_states(before), _with_states(then)
     if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding

@@ -24,14 +24,14 @@ from npufix.rewriters.verification.calls.observe import (
     Way,
     observe,
 )
-from npufix.rewriters.verification.calls.values import LARGE, Tensor, list_kinds
+from npufix.rewriters.verification.calls.values import FAR, LARGE, Tensor, list_kinds
 from npufix.rewriters.verification.judge.allowances import Further, Spread
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
@@ -259,6 +259,20 @@ def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> C
     return drop_gradients(seen)
 
 
+def drop_far_gradients(
+    case: CallCase, before: CallRecord, then: CallRecord
+) -> tuple[CallRecord, CallRecord]:
+    """Return two calls without the gradients by numbers far from zero, which are mostly noise.
+
+    But for those that the patched code loses: of ``exp(sink - scores.amax())`` they are NaN.
+    """
+    if case.flavour not in FAR:
+        return before, then
+    pairs = [(n, t, then.tensors.get(n)) for n, t in before.tensors.items() if t is not None]
+    lost = {n for n, t, o in pairs if o is not None and t.isfinite().all() > o.isfinite().all()}
+    return drop_gradients(before, lost), drop_gradients(then, lost)
+
+
 def gives_nan(one: CaseRun) -> bool:
     """Say whether the original makes NaN of numbers that are none."""
     named = one.original.tensors.items()
@@ -267,7 +281,8 @@ def gives_nan(one: CaseRun) -> bool:
     return nan and one.case.flavour != "NaN and Inf"
 
 
-def drop_gradients(seen: CallRecord) -> CallRecord:
-    """Return what was seen but for the gradients."""
-    kept = {n: t for n, t in seen.tensors.items() if not n.startswith("gradient of ")}
+def drop_gradients(seen: CallRecord, but: Collection[str] = ()) -> CallRecord:
+    """Return what was seen but for the gradients, those of these names apart."""
+    every = seen.tensors.items()
+    kept = {n: t for n, t in every if n in but or not n.startswith("gradient of ")}
     return replace(seen, tensors=kept)

@@ -14,6 +14,7 @@ from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimen
 from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
+    drop_far_gradients,
     drop_incomparable,
     gives_nan,
     observe_in_float64,
@@ -110,6 +111,7 @@ class Shrinker:
             drop_incomparable(case, seen, reference=self.reference)
             for seen in (one.original, after)
         )
+        before, then = drop_far_gradients(case, before, then)
         judge = Judge()
         oracle = partial(observe_in_float64, self.original, one)
         further = offer_further_runs(self.original, self.patched, one)

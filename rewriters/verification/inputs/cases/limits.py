@@ -45,6 +45,8 @@ _BENDS = re.compile(
     r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
 )
 """What makes something else of large numbers than of small ones."""
+_SHARE = re.compile(r"(?<![\w.])1(?:\.0*)? *- *(?:self\.)?([a-z_]\w*)")
+"""Whose rest is taken as well: ``1 - smoothing`` is of a number that is at most 1."""
 _EPSILON = re.compile(r"(?<!st)eps")
 _ORDERED = (2.0, 0.5)
 _HALF = 0.5
@@ -297,7 +299,13 @@ def _around_bounds(job: Job) -> dict[str, tuple[float, ...]]:
     before, after = map(sorted, find_changed(_BENDS, job))
     bounds = sorted({float(n) for n in _list_named(_NUMBER, job)}) if before != after else []
     around = [n for bound in bounds if 0 < bound <= _BEYOND for n in (bound / 2, 2 * bound)]
-    return dict.fromkeys(_list_named(_WORD, job), tuple(around[:_MOST_BOUNDS]))
+    few, shares = around[:_MOST_BOUNDS], _find_shares(job)
+    named = _list_named(_WORD, job)
+    return {name: tuple(n for n in few if name not in shares or n <= 1) for name in named}
+
+
+def _find_shares(job: Job) -> set[str]:
+    return set(_SHARE.findall(read_source(job.original, job.qualname)))
 
 
 def _of_bent(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
@@ -308,7 +316,7 @@ def _of_bent(assignments: Sequence[Assignment], target: Target, job: Job) -> Ite
     """
     before, after = map(sorted, find_changed(_BENDS, job))
     free = [p for p in target.parameters() if not p.has_default]
-    names = {p.name for p in free if not find_named(FLOATS, p.name.lower())}
+    names = {p.name for p in free if not find_named(FLOATS, p.name.lower())} - _find_shares(job)
     for one in assignments if before != after else ():
         for name in sorted(names & one.specs.keys()):
             if type(getattr(one.specs[name], "value", None)) is float:

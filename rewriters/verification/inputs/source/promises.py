@@ -59,6 +59,7 @@ _SEARCHED = {
 _FROM_ONE = re.compile(
     r"(?i)\b(?:in|from|between)\b *[\[(]?1 *(?:,|to|and|\.\.\.?) *(?P<most>\w+)\b"
     r"(?P<open> *- *1\b|\))?|\bnone (?:is|of them is) (?:0|zero|empty)\b"
+    r"|\b(?:1 *<=|0 *<(?!=)) *(?P<name>\w+) *<(?:(?P<below>=)|(?!=)) *(?P<limit>\w+)"
 )
 """What says that the least of the whole numbers is one."""
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
@@ -112,8 +113,11 @@ def read_from_one(text: str, names: Collection[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for said in _FROM_ONE.finditer(text):
         clause = re.split(r"[.;\n]", text[: said.start()])[-1]
-        before = [word for word in re.findall(r"\w+", clause) if word in names]
-        most, ends = said["most"], said["open"]
+        before = [w for w in (*re.findall(r"\w+", clause), said["name"]) if w in names]
+        most, ends = (
+            said["most"] or said["limit"],
+            said["open"] or (said["limit"] and not said["below"]),
+        )
         for name in before[-1:]:
             found.setdefault(name, "" if most is None else most if ends else f"{most} + 1")
     return found

@@ -80,14 +80,14 @@ _PLURAL = re.compile(
     r"(?:masks|booleans|bools|integers|floats|labels|class numbers|indices|ids)\b"
 )
 _BELOW = re.compile(
-    r"(?i)\b(?:below|less than|smaller than) (\w+)|< *(\w+)"
+    r"(?i)\b(?:below|less than|smaller than) (\w+)|< *(\w+)\b(?! *<)"
     r"|[\[{(]0, *(?:\.\.\.?,? *)?(\w+)(?:\)| *- *1[\])}])"
     r"|\b0 *(?:to|\.\.\.?|-) *(\w+) *- *1\b"
 )
-_AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)")
+_AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)\b(?! *<)")
 _MULTIPLE = re.compile(
     r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)(?: (?:is|are|both|must be|each))*(?: an?)?"
-    r" (?:multiples? of|divisible by) (\w+)"
+    r" (?:multiples? of|divisible by) (\w+)|(\w+) *% *(\w+) *={1,2} *0\b"
 )
 _EVEN = re.compile(
     r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)"
@@ -281,8 +281,8 @@ def read_multiples(
     Or of two: ``x (B, C, H, W), H and W are even``, ``even height and width``, ``even sizes``.
     ``shapes``: those that the same text gives; ``numbers`` are arguments that have none.
     """
-    cut = ((re.split(r" *, *| and | & |/", names), by) for names, by in _MULTIPLE.findall(text))
-    found = [(name, by) for names, by in cut for name in names]
+    cut = ((many or one, by or part) for many, by, one, part in _MULTIPLE.findall(text))
+    found = [(name, by) for names, by in cut for name in re.split(r" *, *| and | & |/", names)]
     named = dict.fromkeys(size for shape in shapes for size in shape if size.isidentifier())
     for words in (one or other for one, other in _EVEN.findall(text)):
         if _SIDES.fullmatch(words):
@@ -346,7 +346,9 @@ def _shapes_in(
         known = known or [EVERY] * (not named and _ALL.search(before) is not None)
         at, told = group.end(), True
         if known and not said:
-            rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]
+            after = part[group.end() :]  # up to the next shape, which ``[0, n)`` is not
+            shapes = (g.start() for g in _GROUP.finditer(after) if not _BELOW.match(g[0]))
+            rest = after[: next(shapes, None)].partition(";")[0].partition("\n\n")[0]
             found_in = inside.finditer(rest)  # ``i (T,) below n`` is still about i
             others = (m for m in found_in if not _BOUND_BEFORE.search(rest[: m.start()]))
             other = next(others, None)
@@ -390,15 +392,12 @@ def read_sizes(sizes: Shape) -> tuple[ast.expr, ...] | None:
     """Return sizes as expressions; None if one of them is none."""
     whole = (re.sub(r"(?<!/)/(?!/)", "//", s) for s in sizes)
     times = (re.sub(r"\b(\d+)(?=[A-Za-z_])", r"\1*", s) for s in whole)  # ``(T, 2T - 1)``
+    # ``in_`` for the ``in`` of ``(out, in)``
+    plain = (re.sub(rf"\b({'|'.join(keyword.kwlist)})\b", r"\1_", s) for s in times)
     try:
-        return tuple(ast.parse(re.sub(r"[a-z]+", _no_keyword, s), mode="eval").body for s in times)
+        return tuple(ast.parse(size, mode="eval").body for size in plain)
     except SyntaxError:
         return None
-
-
-def _no_keyword(word: re.Match[str]) -> str:
-    """Return ``in_`` for the ``in`` of ``(out, in)``."""
-    return f"{word[0]}_" if keyword.iskeyword(word[0]) else word[0]
 
 
 def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:

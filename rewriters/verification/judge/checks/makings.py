@@ -1,12 +1,13 @@
 """What a changed ``__init__`` makes: it must have run, and its weights start as they did.
 
 Where calls are compared, weights hold numbers that hide nothing, and not those that they start
-with: ``nn.init.normal_(weight, std=0.02)`` shows nowhere but here.
+with: ``nn.init.normal_(weight, std=0.02)`` shows nowhere but here. Nor does whose memory they are.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,7 @@ from npufix.rewriters.verification.calls.coverage import (
     find_blocks,
     find_making,
 )
-from npufix.rewriters.verification.inputs.tracing import read_made, trace_making
+from npufix.rewriters.verification.inputs.tracing import read_made, read_ties, trace_making
 from npufix.rewriters.verification.judge.checks.refusals import find_running_lines
 from npufix.rewriters.verification.verdict import NotVerifiedError, RefutedError
 
@@ -32,6 +33,7 @@ _SEEDS = 8
 _SIGMAS = 6.0
 _FEW = 64
 """Drawn numbers of which mean and variance say little."""
+_CONVERTS = re.compile(r"\.(to|float|half|bfloat16|double|contiguous|reshape|flatten|type_as)\(")
 _OTHERWISE = "its weights start with other random numbers, of the same mean and variance"
 
 
@@ -42,7 +44,7 @@ def require_made(
 
     Raises:
         NotVerifiedError: it has not run.
-        RefutedError: weights start with something else.
+        RefutedError: weights start with something else, or in memory of another.
 
     """
     job, owner = run.job, run.job.qualname.rpartition(".")[0]
@@ -75,6 +77,27 @@ def require_made(
             )
     for recipe in recipes:
         _compare_weights(run, original, patched, recipe)
+        _compare_ties(run, original, patched, recipe)
+
+
+def _compare_ties(run: Proof, original: Target, patched: Target, recipe: Recipe) -> None:
+    """Require that an object shares with its arguments what it shared: a copy is no view.
+
+    Calls are compared with other models than those that objects are made of. Where a conversion
+    copies some tensors and is others, nobody counts on either.
+    """
+    converts = _CONVERTS.search(run.job.original) is not None
+    before, after = (read_ties(target, recipe) for target in (original, patched))
+    for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name] and not (converts and before[name]):
+            mine, theirs = (
+                " and ".join(sorted(ties[name])) or "nothing" for ties in (before, after)
+            )
+            raise RefutedError(
+                f"{name} shares memory with {mine} in the original, with {theirs} in the patched "
+                f"code, for an object made with {recipe}",
+                why_no_script="no call shows whose memory an object holds",
+            )
 
 
 def _compare_weights(run: Proof, original: Target, patched: Target, recipe: Recipe) -> None:

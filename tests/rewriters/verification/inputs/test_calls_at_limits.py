@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
+from npufix.rewriters.verification import Job  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.cases.limits import _around_bounds  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.parameters import Parameter  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.several import as_arguments  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
@@ -205,3 +207,11 @@ def test_a_number_that_is_asked_for_as_false_is_zero() -> None:
     named = [Parameter(n, a, 0.5 if n == "share" else None) for n, a in said.items()]
     made = {n: getattr(s, "value", None) for n, s in as_arguments(asked, named).items()}
     assert repr(made) == "{'k': 0, 'rate': 0.0, 'share': 1.0, 'flag': False, 'on': False}"
+
+
+def test_no_share_is_more_than_one() -> None:
+    before = "def f(x, part, most):\n    return (1.0 - part) * x.clamp(max=1.0 * most * part)\n"
+    after = "def f(x, part, most):\n    return (1.0 - part) * x * 1.0 * most * part\n"
+    limits = _around_bounds(Job("m.py", "", before, after, "f", (2,), (2,), by_hand=True))
+    assert limits["part"] == (0.5,)
+    assert limits["most"] == (0.5, 2.0)

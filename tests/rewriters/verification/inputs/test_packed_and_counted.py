@@ -212,6 +212,7 @@ def test_a_segment_far_below_another_has_a_softmax_of_its_own() -> None:
 
 def test_sizes_are_multiples_of_what_a_docstring_divides_them_by() -> None:
     assert read_multiples("x (B, H, W), H and W divisible by p") == [("H", "p"), ("W", "p")]
+    assert read_multiples("k (B, G, S, D); heads % G == 0, T % 8 == 1") == [("heads", "G")]
     copied = IN_ONE.rstrip() + ".clone()"  # of a single window nothing is moved
     found = verdict(WINDOWS, (after(WINDOWS, "found = []"), copied))
     assert found.status is Status.EQUIVALENT, found

@@ -85,6 +85,18 @@ class Block(torch.nn.Module):
         return x + self.norm(x)
 """
 
+AVERAGED = """
+class Average:
+    def __init__(self, model: torch.nn.Module, decay: float = 0.9):
+        self.decay = decay
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: torch.nn.Module):
+        for n, p in model.named_parameters():
+            self.shadow[n].lerp_(p, 1 - self.decay)
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "old", "right", "wrong", "says"),
@@ -93,6 +105,7 @@ class Block(torch.nn.Module):
         (SCALED, "extra * 2", "2 * extra", "extra * 3", "self.weight starts with 1 in the"),
         (DRAWN, "std=0.02", "mean=0.0, std=0.02", "std=0.2", "deviation 0.198"),
         (REGISTERED, "(dim, eps=eps)", "(dim, eps)", "(dim)", "eps"),
+        (AVERAGED, ".detach().clone()", ".clone().detach()", ".detach()", "shares memory with"),
     ],
 )
 def test_objects_are_made_by_what_has_changed(

@@ -21,7 +21,10 @@ from npufix.rewriters.verification.inputs.source.declarations import (  # noqa: 
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import solve_sizes  # noqa: E402 - same
-from npufix.rewriters.verification.inputs.source.promises import read_promises  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.promises import (  # noqa: E402 - same
+    read_from_one,
+    read_promises,
+)
 from npufix.rewriters.verification.inputs.source.shapes import (  # noqa: E402 - same
     read_text,
     read_types,
@@ -266,3 +269,26 @@ def test_what_is_said_to_be_long_is_of_no_other_type() -> None:
     unsaid = COLLAPSED.replace(" long of the best path", " of the best path")
     found = verified(unsaid, old, new)
     assert found.status is Status.REFUTED, found
+
+
+@pytest.mark.parametrize(
+    ("text", "below", "least"),
+    [
+        ("ids: (N, K) long in [0, experts), w: (N, K)", "experts", False),
+        ("h (N, T, D), ids (N,) long with 1 <= length <= T", "T + 1", True),
+        ("h (N, T, D), ids (N,) long, 1 <= ids <= T", "T + 1", True),
+        ("h (N, T, D), ids (N,) long, 0 < ids < T", "T", True),
+        ("h (N, T, D), ids (N,) long, 0 <= ids < T", "T", False),
+    ],
+)
+def test_ranges_are_read_with_both_of_their_ends(text: str, below: str, *, least: bool) -> None:
+    names = ["ids", "w", "h"]
+    assert read_text(text, names)["ids"].below == below
+    assert ("ids" in read_from_one(text, names)) is least
+
+
+def test_what_is_certain_has_a_probability_of_one() -> None:
+    drawn = make_tensor(Tensor((4, 2), "unit"), "zeros", seed_generator("p"), torch.float32)
+    assert drawn.flatten().tolist()[:4] == [0.0] * 4
+    assert drawn.flatten()[-1] == 1
+    assert 0 < drawn[2, 0] < 1

@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from npufix.advisor.verify.changed_functions import find_touched
 from npufix.rewriters.verification import Job
 from npufix.rewriters.verification.calls.observe import CallRecord
@@ -13,7 +15,9 @@ from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.judge.compare_versions import _cannot_run
 from npufix.rewriters.verification.judge.evidence import Proof
-from npufix.rewriters.verification.judge.observe_case import CaseRun
+from npufix.rewriters.verification.judge.judge import Difference, Seen
+from npufix.rewriters.verification.judge.observe_case import CaseRun, drop_far_gradients
+from npufix.rewriters.verification.judge.plausibility import set_aside
 from npufix.rewriters.verification.judge.verify_function import verify_function
 from npufix.rewriters.verification.verdict import Status, Verdict
 
@@ -363,3 +367,34 @@ def test_a_video_without_frames_is_nobodys() -> None:
     assert verified(SHIFTED, before, after).status is Status.EQUIVALENT
     rows = SHIFTED.replace("(N, T, C, H, W)", "(N, T, C, A, B)")
     assert verified(rows, before, after).status is Status.REFUTED
+
+
+def test_of_gradients_by_far_numbers_only_lost_ones_tell() -> None:
+    one, nan = torch.ones(2), torch.tensor([1.0, float("nan")])
+    named = {"result": one, "gradient of x": one, "gradient of y": one, "gradient of z": nan}
+    before = CallRecord(tensors=named)
+    after = CallRecord(tensors={**named, "gradient of x": nan, "gradient of y": 2 * one})
+    near, far = (CallCase(Assignment(None, {}), flavour) for flavour in ("zeros", "far below"))
+    assert drop_far_gradients(near, before, after) == (before, after)
+    kept = [set(seen.tensors) for seen in drop_far_gradients(far, before, after)]
+    assert kept == [{"result", "gradient of x"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "says", "aside"),
+    [
+        (2, "Input type (torch.FloatTensor) and weight type (CPUBFloat16Type) should be the", True),
+        (0, "non-positive groups is not supported", True),
+        (2, "non-positive groups is not supported", False),
+    ],
+)
+def test_what_convolutions_refuse_aloud_is_no_mistake(size: int, says: str, *, aside: bool) -> None:
+    x = Tensor((1, size, 3), dtype=torch.float32)
+    case = CallCase(Assignment(None, {"x": x, "w": Tensor((size, 2))}))
+    one = CaseRun(case, torch.bfloat16, "leaf", CallRecord())
+    job = Job("m.py", "", "def f(x, w):\n    return x\n", "", "f", (2,), (2,), by_hand=True)
+    text = f"the original runs, the patched code raises RuntimeError: {says} same"
+    found = Difference(text, one.label, case.size, seen=Seen.ERROR)
+    ordinary = CaseRun(CallCase(Assignment(None, {})), torch.float32, "leaf", CallRecord())
+    kept, _ = set_aside(job, [found], [one, ordinary])
+    assert (not kept) is aside
