@@ -181,7 +181,6 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
 ) -> None:
     """Hand one call of both versions to the judge that it concerns."""
     case = one.case
-    reference = partial(observe_in_float64, original, one)
     run.changed |= one.original.changed | after.changed
     fused = bool(run.kernels)
     before, then = (drop_incomparable(case, s, reference=fused) for s in (one.original, after))
@@ -195,10 +194,10 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     same = one.original.drawn == after.drawn and not (alone and draws_by_others(run.job))
     same = same and not (fused or original.on_npu)
     judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
-    if not run.counts(case):
-        if judge is run.drawn:
-            return
-        judge = run.special
+    if not run.counts(case) and judge is run.drawn:
+        return
+    judge = judge if run.counts(case) else run.special
+    reference = partial(observe_in_float64, original, one)
     further = offer_further_runs(original, patched, one)
     free = fused or original.on_npu
     judge.add(one.label, case.size, before, then, reference, further=further, any_numbers=free)

@@ -118,8 +118,7 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             made = _is_made(here, node) or last_name(node.func) == "new_tensor"
-            found = draw_permutation(here, node) or copy_whole(here, node)
-            found = found or fill_parts(here, node)
+            found = draw_permutation(here, node) or copy_whole(here, node) or fill_parts(here, node)
             found = found or (make_of_read(here, node) if made else None)
             if found is None and _is_told_within(here, node):
                 continue
@@ -253,9 +252,8 @@ def _of(  # noqa: PLR0911 - one case a way
 
 def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether anything but the settings of an object decides whether numbers are copied."""
-    tests = here.tests_around(code)
-    tests = tests[1:] if _is_either(here, code) else tests
-    return not all(_is_setting(here, test) for test in tests)
+    first = int(_is_either(here, code))
+    return not all(_is_setting(here, test) for test in here.tests_around(code)[first:])
 
 
 def _is_either(here: Surroundings, code: ast.expr) -> bool:
