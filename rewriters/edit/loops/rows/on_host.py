@@ -98,7 +98,7 @@ def is_of_host_alone(flow: FunctionFlow, loop: Loop, inside: Sequence[Evaluation
     """
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
     codes = list(walk(*loop.body, *made))
-    if not any(isinstance(code, _COMPUTES) for code in codes):
+    if loop.body and not made and not any(isinstance(code, _COMPUTES) for code in codes):
         return True  # ``for tensor in tensors: tensor = None``
     own = {flow.function.name, f"self.{flow.function.name}"}
     calls = (n.func for n in codes if isinstance(n, ast.Call))
