@@ -100,7 +100,7 @@ def predict(
     if graph is None:
         return None
     now, error, goes_on = _replay_as_recorded(graph)
-    loads = any(wait.stream < 0 for wait in graph.host_waits)
+    loads = any(wait.period_ns > 0 for wait in graph.host_waits)
     waited, ahead = _sum_waits(graph, evidence, others) if others is not None else (0.0, 0.0)
     slower = others.slower if others is not None else 1.0
     loads_unseen = has_workers(evidence.loads) and not loads
@@ -118,7 +118,7 @@ def predict(
     ]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    floors, worst = (_least_ns(items, about, at_worst=at_worst) for at_worst in (False, True))
+    floors, worst = _least_ns(items, [] if loads_unseen else about, len(about))
     least = np.maximum(floors, least_of_job(items, about, now, others, ahead))
     after[:, 1] = np.maximum(after[:, 1], np.minimum(least, now))
     after[:, 0] = np.maximum(after[:, 0], np.minimum(worst, now))
@@ -178,18 +178,23 @@ def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:
     """
     rounds = replay(graph, [NO_EDIT])
     own, now = float(rounds[0][0]), float(rounds[1][0])
-    loads = any(wait.stream < 0 for wait in graph.host_waits)
+    loads = any(wait.period_ns > 0 for wait in graph.host_waits)
     goes_on = loads or not graph.lead_ns or abs(now / own - 1) <= _ALIKE
     return now if goes_on else own, abs(own / graph.measured_ns - 1), int(goes_on)
 
 
-def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]], *, at_worst: bool) -> Floats:
-    """Return below what no step comes with each set of changes, as expected or at worst."""
-    least = [
-        [c.at_worst_ns if at_worst else c.at_least_ns for at in own if (c := items[at].change)]
-        for own in sets
-    ]
-    return np.array([max(own, default=0.0) for own in least])
+def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]], count: int) -> Floats:
+    """Return below what no step comes with each set of changes, as expected and at worst.
+
+    Nothing without ``sets``: of processes that are ahead of the steps no call says how often
+    batches come.
+    """
+    least = np.zeros((2, count))
+    for at, own in enumerate(sets):
+        changes = [change for item in own if (change := items[item].change)]
+        least[0, at] = max((change.at_least_ns for change in changes), default=0)
+        least[1, at] = max((change.at_worst_ns for change in changes), default=0)
+    return least
 
 
 def _savings_alone(
