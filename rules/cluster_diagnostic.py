@@ -25,6 +25,8 @@ class RankDetail:
     """Mean clock of the AI cores while they computed, 0 where it was not recorded."""
     host_ns: int = 0
     """What the host needs for all launches of a step, without pauses; 0 where none is known."""
+    waited_for: frozenset[tuple[str, str]] = frozenset()
+    """Group and operation of the collectives that the kernel behind each of them needs."""
 
 
 @dataclass(frozen=True)

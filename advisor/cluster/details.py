@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 
 from npufix.advisor.evidence.lines import gather_evidence
+from npufix.profiling_parsers.cluster.communicating import operation
 from npufix.profiling_parsers.cluster.grouping import Groups
 from npufix.profiling_parsers.cluster.reading import damage
 from npufix.rules.cluster_diagnostic import RankDetail
+from npufix.rules.shared.recording.collectives import are_waited_for
 from npufix.rules.shared.recording.observing import clock_of
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
     damage: str = ""
     """What is broken in the files of which the rest was read, "" if nothing is."""
     host_ns: int = 0
+    waited_for: list[tuple[str, str]] = []
 
     def detail(self) -> RankDetail:
         """Return the tables."""
@@ -58,7 +61,8 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
             "path": self.paths, "line": _integers(self.lines), "function": self.functions,
             "calls": _integers(self.line_calls), "total_ns": _integers(self.line_total_ns),
         }  # fmt: skip
-        return RankDetail(pd.DataFrame(operators), pd.DataFrame(lines), self.mhz, self.host_ns)
+        tables = pd.DataFrame(operators), pd.DataFrame(lines)
+        return RankDetail(*tables, self.mhz, self.host_ns, frozenset(self.waited_for))
 
 
 def whole_of(profile: Profile) -> RankWhole:
@@ -82,7 +86,21 @@ def whole_of(profile: Profile) -> RankWhole:
         mhz=_mean_clock(frame, profile.signals.frequency),
         damage=damage(profile.problems),
         host_ns=_launching_ns(evidence.kernels[evidence.steady], evidence.steps),
+        waited_for=_list_waited_for(evidence.kernels[evidence.steady], profile.signals.collectives),
     )
+
+
+def _list_waited_for(kernels: pd.DataFrame, collectives: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return group and operation of the collectives that the kernels behind them need."""
+    named = collectives[["name", "group"]].astype(str).drop_duplicates()
+    bare = named["name"].str.split("@").str[0]
+    keys = [named["group"], named["name"].map(operation)]
+    own = kernels[kernels["communication"].to_numpy(bool)]
+    return [
+        (str(group), str(operation))
+        for (group, operation), names in bare.groupby(keys)
+        if are_waited_for(own[own["name"].isin(list(names))], kernels)
+    ]
 
 
 def _launching_ns(kernels: pd.DataFrame, steps: int) -> int:

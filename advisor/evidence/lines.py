@@ -63,6 +63,8 @@ class Evidence:
     """The operators of the steady steps, with the same columns."""
     loads: pd.DataFrame
     """The waits for a batch, of all steps, as in ``Profile.host_ops``."""
+    copies: pd.DataFrame
+    """What the device copies from and to the host in all steps, as in ``Signals.copies``."""
     calls: pd.DataFrame
     """One row per distinct (path, line, name, input_dims, input_types) of the calls whose executing
     line is known, in whatever step: all of them prove. ``count`` is that of the steady steps."""
@@ -161,6 +163,7 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         steady=steady,
         host_ops=rows_where(host_ops, steady_ops),
         loads=loads,
+        copies=profile.signals.copies,
         calls=_distinct_calls(host_ops, steady_ops),
         split=split,
         steps=max(1, int(profile.kernels["step"][steady].nunique())),

@@ -51,6 +51,9 @@ def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
         gone = Edit(*_nothing(), waits_gone=gone_waits)
         going = [(bool(len(rows)) and not change.hides) or keeps < 1 for keeps in change.keeps]
         going[0] &= is_certain or not change.stays_ns
+        # To take a batch over that is there may take as long whoever loads it.
+        waits = [graph.host_waits[number] for number in gone_waits]
+        going[0] &= any(wait.stream >= 0 or wait.period_ns for wait in waits)
         made = [_join(graph, [m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
     return made[0], made[1], made[2]
 

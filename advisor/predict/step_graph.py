@@ -29,7 +29,7 @@ class HostWait:
     """From the end of the last kernel of the stream until the host goes on; of a batch, when it was
     there, from the beginning of the first step."""
     period_ns: float = 0.0
-    """How often a batch comes, on average."""
+    """How often a batch comes, on average; 0 where the loader is ahead of the steps."""
     period_spread: float = 0.0
     """How far that may be off (one standard deviation), a share of it; 0: nothing says it."""
     operator: int = -1

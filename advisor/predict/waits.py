@@ -161,13 +161,8 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
         before = int(np.searchsorted(rows.launch, call.end, side="right"))
         length = call.end - call.begin
         if call.loads:
-            if batches:
-                ready, period = batches.ready[call.end], batches.period_ns
-                wait = HostWait(
-                    before, call.begin, min(length, _CALL_NS), -1, ready, period, batches.spread,
-                    call.operator,
-                )  # fmt: skip
-                found.append((wait, call.end))
+            if (loading := _loading(call, before, batches)) is not None:
+                found.append((loading, call.end))
             continue
         stream, ended = latest.before(before, call.end)
         if stream < 0:
@@ -248,6 +243,21 @@ def _batches(
         _USUAL_ROUNDS + count - 1
     )
     return _Batches(ready, period, math.sqrt(variance / count))
+
+
+def _loading(call: _Call, before: int, batches: _Batches | None) -> HostWait | None:
+    """Return how the host waits in a call for a batch, ``None`` where it takes no time.
+
+    What it takes long for where no batch is waited for is time of the host.
+    """
+    length = call.end - call.begin
+    if batches:
+        own, ready = min(length, _CALL_NS), batches.ready[call.end]
+        times = ready, batches.period_ns, batches.spread
+        return HostWait(before, call.begin, own, -1, *times, call.operator)
+    if length < _LOAD_NS:
+        return None
+    return HostWait(before, call.begin, length, operator=call.operator)
 
 
 def has_workers(loads: pd.DataFrame) -> bool:

@@ -11,7 +11,8 @@ ranks.
 
 Use instead: data parallel groups: larger buckets (``bucket_cap_mb`` of DDP, ``--ddp-bucket-size``
 of Megatron, ``reduce_bucket_size`` of DeepSpeed), gradient accumulation, ZeRO-1 or ZeRO-2 instead
-of ZeRO-3. Others: ``HCCL_OP_EXPANSION_MODE=AIV``, or fewer ranks in the group.
+of ZeRO-3. Others, which the next kernel needs each: ``HCCL_OP_EXPANSION_MODE=AIV``, or fewer ranks
+in the group.
 
 Safety: buckets keep the results; accumulation changes the batch; ZeRO-2 takes more memory.
 
@@ -55,8 +56,10 @@ if TYPE_CHECKING:
 
 _SHARE = 0.2
 """Share of the collectives (PACKET)."""
+_MOST = 0.5
 _OF_LAYERS = ("tp", "cp", "sp", "ep", "mp", "tp_cp", "exp")
 """Groups whose collectives stand between the products of layers."""
+_ALONE = "export HCCL_OP_EXPANSION_MODE=AIV for small messages, or fewer ranks in the group"
 _BUCKETS = (
     "larger buckets (DDP bucket_cap_mb, Megatron --ddp-bucket-size, DeepSpeed reduce_bucket_size), "
     "gradient accumulation, ZeRO-2 instead of ZeRO-3"
@@ -80,7 +83,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     if find_unbalanced_experts(cluster):  # ranks that send less wait for the popular one
         rows = rows[~rows["name"].str.contains(EXCHANGE, regex=True)]
     # A layer needs what the collective of the one before gives: those cannot be joined.
-    rows = rows[~(rows["key"].isin(_OF_LAYERS) & (rows["size"] >= TINY_BYTES))]
+    rows = rows[~(rows["waited_for"] & (rows["size"] >= TINY_BYTES))]
     for transport, limit in PACKET_BYTES.items():
         own = rows[rows["transport"] == transport]
         good = _measure_reached(own, limit, transport)
@@ -111,10 +114,11 @@ def _calls(cluster: Cluster) -> pd.DataFrame:
     set_up = made["set_up"].clip(upper=made["count"] * LEAST_STILL_NS)
     made["transit_ns"] += set_up.where(size < TINY_BYTES, 0.0)
     role = role_of(cluster, made["group"])
-    return made.assign(
-        size=size,
-        key=role.where(role != "", made["group"]),
-    )
+    key = role.where(role != "", made["group"])
+    of_ranks = {pair for detail in cluster.details.values() for pair in detail.waited_for}
+    known = [pair in of_ranks for pair in zip(made["group"], made["name"], strict=True)]
+    waited = made.assign(known=known).groupby([key, made["name"]])["known"].transform("any")
+    return made.assign(size=size, key=key, waited_for=key.isin(_OF_LAYERS) | waited)
 
 
 def _measure_reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
@@ -160,6 +164,7 @@ def _observation(
         basis="at most what is lost against large collectives",
         is_communication=True,
         goes=max(0.0, lost),
+        advice=_ALONE if small["waited_for"].mean() > _MOST else "",
     )
 
 

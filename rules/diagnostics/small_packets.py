@@ -36,7 +36,9 @@ from npufix.rules.shared.recording.collectives import (
     LEAST_STILL_NS,
     PACKET_BYTES,
     TINY_BYTES,
+    are_waited_for,
     busy_ns,
+    follow_each_other,
     kernels_of,
     moving_ns,
     of_steady_steps,
@@ -83,7 +85,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         if len(small) <= PACKET_SHARE * len(own):
             continue
         named = kernels_of(small["name"], recording)
-        of_layers = _are_waited_for(named, recording)
+        of_layers = are_waited_for(named, recording.kernels)
         if of_layers and float(np.median(small["size_bytes"])) >= TINY_BYTES:
             continue  # one per layer, of which each needs the one before: none can be joined
         good = _measure_reached(own, limit, transport)
@@ -92,7 +94,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost = _sum_spent_ns(small, recording) // steps
         if share(cost, recording) >= LEAST_SHARE:
             seen = _observation(own, small, good, steps, recording)
-            yield replace(seen, advice=_of_layers(recording)) if of_layers else seen
+            yield replace(seen, advice=_of_layers(named, recording)) if of_layers else seen
 
 
 def _sum_spent_ns(small: pd.DataFrame, recording: Recording) -> int:
@@ -120,32 +122,9 @@ def _reached(small: pd.DataFrame, recording: Recording) -> float:
     return float(small["size_bytes"].sum() / max(1, int((moved + set_up).sum())))
 
 
-def _follow_each_other(own: pd.DataFrame, recording: Recording) -> bool:
-    """Tell whether nothing is computed between most of them: those of layers cannot be joined."""
-    order = recording.kernels["start_ns"].argsort(kind="stable").to_numpy()
-    is_own = recording.kernels.index.isin(own.index)[order]
-    return bool(2 * (is_own[1:] & is_own[:-1]).sum() > is_own.sum())
-
-
-def _are_waited_for(own: pd.DataFrame, recording: Recording) -> bool:
-    """Tell whether most stand between kernels that compute, none of which runs meanwhile.
-
-    Those of tensor parallelism do: a layer needs the sum of the one before. Buckets of gradients
-    move beside the backward pass or, without one, follow each other.
-    """
-    kernels = recording.kernels
-    computing = kernels[~kernels["communication"].to_numpy(bool)]
-    starts = np.sort(computing["start_ns"].to_numpy())
-    ends = np.sort((computing["start_ns"] + computing["duration_ns"]).to_numpy())
-    start = own["start_ns"].to_numpy()
-    end = start + own["duration_ns"].to_numpy()
-    done = np.searchsorted(ends, start, side="right")
-    alone = (done > 0) & (done == np.searchsorted(starts, end)) & (done < len(starts))
-    return bool(2 * alone.sum() > len(own)) and not _follow_each_other(own, recording)
-
-
-def _of_layers(recording: Recording) -> str:
-    return advice(_FUSED, lines_to_set(recording, _EXPANSION))
+def _of_layers(own: pd.DataFrame, recording: Recording) -> str:
+    reduces = own["name"].astype(str).str.contains("allreduce", case=False)
+    return advice(_FUSED if reduces.any() else "", lines_to_set(recording, _EXPANSION))
 
 
 def _bandwidth(rows: pd.DataFrame) -> float:
@@ -167,7 +146,9 @@ def _observation(
         moved = round(float(small["size_bytes"].sum()) / good)
         saving = (0, round(cost * max(0.0, 1 - moved / spent)))
         basis = f"at most what is lost against {good:.1f} GB/s"
-        if are_tiny and _follow_each_other(own, recording):  # they become few, and their launches
+        if are_tiny and follow_each_other(
+            own, recording.kernels
+        ):  # they become few, and their launches
             count = steps * math.ceil(float(small["size_bytes"].sum()) / steps / _BUCKET_BYTES)
             instead = count, moved, moved + round(count * spent / len(small))
     return Observation(

@@ -86,6 +86,29 @@ def kernels_of(names: pd.Series[str], recording: Recording) -> pd.DataFrame:
     return kernels[kernels["communication"].to_numpy(bool) & kernels["name"].isin(list(bare))]
 
 
+def follow_each_other(own: pd.DataFrame, kernels: pd.DataFrame) -> bool:
+    """Tell whether nothing is computed between most of them: those of layers cannot be joined."""
+    order = kernels["start_ns"].argsort(kind="stable").to_numpy()
+    is_own = kernels.index.isin(own.index)[order]
+    return bool(2 * (is_own[1:] & is_own[:-1]).sum() > is_own.sum())
+
+
+def are_waited_for(own: pd.DataFrame, kernels: pd.DataFrame) -> bool:
+    """Tell whether most stand between kernels that compute, none of which runs meanwhile.
+
+    Those of tensor parallelism do: a layer needs the sum of the one before. Buckets of gradients
+    move beside the backward pass or, without one, follow each other.
+    """
+    computing = kernels[~kernels["communication"].to_numpy(bool)]
+    starts = np.sort(computing["start_ns"].to_numpy())
+    ends = np.sort((computing["start_ns"] + computing["duration_ns"]).to_numpy())
+    start = own["start_ns"].to_numpy()
+    end = start + own["duration_ns"].to_numpy()
+    done = np.searchsorted(ends, start, side="right")
+    alone = (done > 0) & (done == np.searchsorted(starts, end)) & (done < len(starts))
+    return bool(2 * alone.sum() > len(own)) and not follow_each_other(own, kernels)
+
+
 def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:
     """Return how long the collective of each row of ``transports`` moved data.
 

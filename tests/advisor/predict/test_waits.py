@@ -98,7 +98,8 @@ def test_the_first_copy_waits_for_what_ran_before() -> None:
 
 def test_what_each_batch_takes_alike_is_no_wait_for_it() -> None:
     loads = _loads([1, 21, 41, 61], [1, 1, 1, 1])
-    assert find_host_waits(_ROW, loads, loads, 20e6, 0, None, np.zeros(1)) == []
+    found = find_host_waits(_ROW, loads, loads, 20e6, 0, None, np.zeros(1))
+    assert [(wait.own_ns, wait.period_ns) for wait, _ in found] == [(1e6, 0)] * 4
     # Each of four batches of a step takes a quarter of what is between them: a wait.
     loads = _loads([5, 25, 45, 65], [5, 5, 5, 5])
     found = find_host_waits(_ROW, loads, loads, 80e6, 0, 80_000 * US, np.zeros(1))

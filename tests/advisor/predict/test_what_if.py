@@ -236,6 +236,17 @@ def test_a_loader_that_nobody_waited_for_may_be_the_next_limit() -> None:
     assert high[0] == pytest.approx(max(0.75, high[1]), abs=0.01)
 
 
+@pytest.mark.parametrize(("copied_ns", "is_small"), [(100, True), (10**6, False)])
+def test_a_small_batch_is_soon_made(copied_ns: int, *, is_small: bool) -> None:
+    job = Regime(5.0, batch_us=1.0).run()
+    evidence = gather_evidence(job.profile(), {})
+    copies = evidence.loads[["start_ns", "duration_ns"]].assign(duration_ns=copied_ns)
+    found = predict(replace(evidence, copies=copies), [item(job, "", 0.0)], 0)
+    assert found is not None
+    high = found.alone[0].step_high_ns / found.forecast.now_ns
+    assert (high < 0.74) == is_small
+
+
 def test_a_new_operator_takes_the_host_as_long_as_usual_ones() -> None:
     # Not as long as the first of those in its place: 150 µs in the job, of 25 for its products.
     regime = REGIMES["host"]

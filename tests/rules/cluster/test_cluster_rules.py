@@ -323,6 +323,19 @@ def test_what_takes_far_longer_than_setting_up_is_no_small_packet() -> None:
     assert found("NPU609", replace(base, transports=slow)) == []
 
 
+def test_collectives_that_the_next_kernel_needs_become_no_larger_buckets() -> None:
+    base = cluster("small-packets")
+    assert not any(seen.advice for seen in found("NPU609", base))  # that of the rule: buckets
+    pairs = base.collectives[["group", "name"]].astype(str).drop_duplicates()
+    waited = frozenset(pairs.itertuples(index=False, name=None))
+    detail = RankDetail(pd.DataFrame(), pd.DataFrame(), waited_for=waited)
+    (seen,) = found("NPU609", replace(base, details={0: detail}))
+    assert seen.advice
+    assert "bucket" not in seen.advice
+    large = base.transports.assign(size_bytes=base.transports["size_bytes"] * 20)
+    assert found("NPU609", replace(base, details={0: detail}, transports=large)) == []
+
+
 def test_a_rank_that_is_busy_between_two_steps_is_late_in_the_next() -> None:
     base = cluster()
     steps = base.steps.copy()
