@@ -42,9 +42,9 @@ def fold(
     of training data get is one decision. What is no more than the call of a function of another
     file is said in that function. A setting in many configurations is one finding too, unless it
     is ``to_write``: then each file is. What a loop over rows reads in its rounds is said with the
-    loop. Advice about a part of what another finding changes is not
-    said beside it; advice never stands for what is written. Who has a list of known findings ``to_compare`` with is told advice by
-    function: what is new in another one would be hidden.
+    loop. Advice about a part of what another finding changes is not said beside it; advice never
+    stands for what is written. Who has a list of known findings ``to_compare`` with is told advice
+    by function: what is new in another one would be hidden.
     """
     covered = _list_covered(found)
     found = [item for item in found if item not in covered]
