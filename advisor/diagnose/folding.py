@@ -42,15 +42,15 @@ def fold(
     of training data get is one decision. What is no more than the call of a function of another
     file is said in that function. A setting in many configurations is one finding too, unless it
     is ``to_write``: then each file is. What a loop over rows reads in its rounds is said with the
-    loop. Advice about a part of what another finding changes is not
-    said beside it. Who has a list of known findings ``to_compare`` with is told advice by
-    function: what is new in another one would be hidden.
+    loop. Advice about a part of what another finding changes is not said beside it; advice never
+    stands for what is written. Who has a list of known findings ``to_compare`` with is told advice
+    by function: what is new in another one would be hidden.
     """
     covered = _list_covered(found)
     found = [item for item in found if item not in covered]
     first: dict[tuple[str, ...], Located] = {}
     owner: dict[Located, Located] = {}
-    for item in sorted(found, key=_is_generated):
+    for item in sorted(found, key=lambda item: (_is_generated(item), not _is_written(item))):
         key = _find_shared_text(item, tree, to_write=to_write)
         if key is None and not (to_write or to_compare):
             key = _fused_as(item) or _decided_as(item)
@@ -191,7 +191,8 @@ def _reads_of_loops(found: Sequence[Located]) -> dict[Located, Located]:
         for item in found
         if item.site.rule.search == _READS
         for loop in loops
-        if (item.finding.path, item.finding.function) == (loop.finding.path, loop.finding.function)
+        if not (_is_written(item) and not _is_written(loop))
+        and (item.finding.path, item.finding.function) == (loop.finding.path, loop.finding.function)
         and item.finding.line in loop.site.lines
     }
 
@@ -229,7 +230,8 @@ def _copies(found: Sequence[Located], sources: _Sources) -> dict[Located, Locate
         if made[item.finding.path]:
             keys_there = ((path, key) for path in sources.of(item.finding.path))
             start = next((originals[one] for one in keys_there if one in originals), None)
-            copies |= {item: start} if start is not None else {}
+            if start is not None and (_is_written(start) or not _is_written(item)):
+                copies[item] = start
     return copies
 
 
@@ -237,6 +239,10 @@ def _is_of_project(item: Located, tree: SourceTree) -> bool:
     """Tell whether it waits for a package that the project may not have: one question for all."""
     names = {condition.name for condition in item.site.open_conditions}
     return bool(_NEEDS_PACKAGE & (names - tree.configuration.allow))
+
+
+def _is_written(item: Located) -> bool:
+    return item.site.rewrite is not None
 
 
 def _is_generated(item: Located) -> bool:

@@ -86,7 +86,7 @@ class CallReader:
                     return self._python(code, name)
             case ast.Call(function) as made if not made.args:  # ``nn.Softmax(dim=-1)(x)``
                 found = read_construction(made, function, self.state.names)
-                is_function = found is not None and found.kind == "function"
+                is_function = found is not None and found.kind in {"function", "loss"}
                 return (
                     self._submodule_call(code, found)
                     if found and is_function
@@ -230,10 +230,11 @@ class CallReader:
         if made.kind == "own" and made.forward is not None:
             return self._own_forward(code, *made.forward)
         args, keywords = self.expressions.arguments(code)
-        if made.kind == "function":
+        if made.kind in {"function", "loss"}:
             options = made.call.keywords if made.call else []
             settings = [*(made.call.args if made.call else []), *(o.value for o in options)]
-            if keywords or len(args) != 1 or not all(map(_is_literal, settings)):
+            fits = not keywords and len(args) == (2 if made.kind == "loss" else 1)
+            if not fits or not all(map(_is_literal, settings)):
                 return self.expressions.unknown(code)
             if writes(made) and not self._is_seen_here_alone(code.args[0], args[0]):
                 return self.expressions.unknown(code)

@@ -22,6 +22,12 @@ FUNCTIONS = {
     "Softmax": "softmax", "Mish": "mish", "Hardswish": "hardswish", "ReLU6": "relu6",
     "Softplus": "softplus", "LogSoftmax": "log_softmax", "Flatten": "", "Identity": "",
 }  # fmt: skip
+LOSSES = {
+    "BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+    "CrossEntropyLoss": "cross_entropy", "HuberLoss": "huber_loss", "L1Loss": "l1_loss",
+    "MSELoss": "mse_loss", "NLLLoss": "nll_loss", "SmoothL1Loss": "smooth_l1_loss",
+}  # fmt: skip
+"""The same of two tensors, made with settings that have names."""
 ACTIVATIONS = frozenset({"silu", "gelu", "relu", "sigmoid", "tanh", "mish", "hardswish", "relu6"})
 """Those of them that an activation may be."""
 # Their result depends on their arguments, parameters and mode alone, and they change nothing.
@@ -56,7 +62,7 @@ class Submodule:
     """What an attribute of a module does when it is called."""
 
     kind: str
-    """``module`` of torch.nn, ``function`` of torch, ``activation`` out of a table, or ``own``."""
+    """``module`` of torch.nn, its ``function`` or ``loss``, ``activation`` of a table, ``own``."""
     name: str
     """``LayerNorm``, ``silu``; for an activation the text of the expression that selects it."""
     call: ast.Call | None = None
@@ -152,7 +158,7 @@ def _is_same(one: Submodule, other: Submodule) -> bool:
     """Tell whether two objects do the same; a function is made with its settings."""
     if (one.kind, one.name) != (other.kind, other.name):
         return False
-    if one.kind != "function":
+    if one.kind not in {"function", "loss"}:
         return True
     made = [ast.dump(m.call).partition("args=")[2] if m.call else "" for m in (one, other)]
     return made[0] == made[1]
@@ -206,6 +212,8 @@ def read_construction(  # noqa: PLR0911 - one case a kind of class
     if NN.fullmatch(dotted.rpartition(".")[0]):
         if FUNCTIONS.get(name):
             return _function(name, call)
+        if name in LOSSES:
+            return None if call.args else Submodule("loss", LOSSES[name], call)
         # The second argument of a dropout is ``inplace``; such an embedding changes its weight.
         if "max_norm" in keywords or (name == "Dropout" and len(call.args) > 1):
             return None

@@ -16,7 +16,8 @@ must have one shape and dtype (``same-shape``), and the one that is not chosen m
 its gradient is multiplied by zero (``finite-arms``); what it alone reads gets that zero, where it
 had no gradient at all (``zero-gradients``). What is divided by a value above one is divided by one
 else: ``loss /= n.clamp(min=1)`` for ``if n > 1: loss /= n`` is exact but for a gradient of ``n``
-(``without-gradient``), and where that is NaN (``never-nan``). Where an arm calls something it is advice, and so it is
+(``without-gradient``), and where that is NaN (``never-nan``). ``x / n if n > 0 else 0`` is a tensor
+then in either case (``takes-tensors``). Where an arm calls something it is advice, and so it is
 where a loss is taken of ``x[mask]`` or else is zero: weighed by the mask it is zero anyhow, and where
 other code comes next. Of what is only logged, of what stops training that has diverged, and where
 an arm is read on the host anyway, nothing is said.
@@ -29,7 +30,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
+from npufix.rules.substitutions.check_of_tensor_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
     import torch
@@ -111,6 +113,20 @@ def limited_there(x: Tensor, y: Tensor) -> Tensor:
     return x.sum() / count.clamp(min=1)
 
 
+def divided_or_nothing(x: Tensor, y: Tensor) -> Tensor:
+    """Let the host find out whether there is anything to take a mean of."""
+    count = (y > 0).sum()
+    loss = x.sum() / count if count > 0 else 0.0
+    return loss + x
+
+
+def divided_by_some(x: Tensor, y: Tensor) -> Tensor:
+    """Divide by no less than one, and choose."""
+    count = (y > 0).sum()
+    loss = torch.where(count > 0, x.sum() / count.clamp(min=1), 0.0)
+    return loss + x
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor and a mask, which is often false everywhere."""
     import torch
@@ -169,30 +185,12 @@ ZERO_GRADIENTS = Condition(
 )
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 COUNTS = Condition("never-negative", "the number is an integer that is never below zero", _unknown)
+TAKES_TENSORS = Condition(
+    "takes-tensors", "the functions that get the value take a tensor as well", _unknown
+)
 WITHOUT_GRADIENT = Condition(
     "without-gradient", "nobody asks for a gradient of the value", _unknown
 )
-
-_WEIGHED = """
-class BoxLoss(nn.Module):
-    def forward(self, pred: torch.Tensor, labels: torch.Tensor):
-        found = labels > 0
-        if found.sum() > 0:
-            loss = self.box_loss(pred[found])
-        else:
-            loss = pred.sum() * 0
-        return loss
-"""
-
-_CALLS = """
-class Head(nn.Module):
-    def forward(self, boxes: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor):
-        positive = labels > 0
-        if positive.sum() > 0:
-            targets[positive] = self.coder.encode(boxes[positive])
-        return targets
-"""
-"""Told, not written: what encodes may do anything."""
 
 RULE = Substitution(
     id="NPU217",
@@ -210,264 +208,18 @@ RULE = Substitution(
             (IS_TENSOR, SAME_SHAPE, NEVER_NAN, WITHOUT_GRADIENT),
         ),
         Form(limited, limited_there, divided_inputs, (COUNTS,)),
+        Form(
+            divided_or_nothing,
+            divided_by_some,
+            divided_inputs,
+            (SAME_SHAPE, FINITE, ZERO_GRADIENTS, TAKES_TENSORS),
+        ),
     ),
     search="checks",
     replaces=(),
     becomes=(),
     passes=(0, 0),
     requires="torch_npu>=2.1",
-    valid=(
-        # of arrays as well
-        """
-def forward(x: torch.Tensor, targets):
-    lib = np if isinstance(targets, np.ndarray) else torch
-    assert not lib.isnan(targets).any()
-    return x
-""",
-        # how many rounds there are depends on what is computed
-        """
-class Solver(nn.Module):
-    def forward(self, x: torch.Tensor, t: torch.Tensor, limit: float):
-        while torch.abs(t).mean() > limit:
-            y, error = self.step(x, t)
-            if torch.all(error <= 1.0):
-                x, t = y, t - 1
-            else:
-                t = t / 2
-        return x
-""",
-        # the answer lies on the host, and x[mask] waits for as much
-        """
-class Encoder(nn.Module):
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, flags: torch.Tensor):
-        lengths = mask.sum(1).cpu()
-        some = lengths > 0
-        if some.any():
-            x = x + 1
-        if not flags.any():
-            return x, None
-        rows = x[flags, :]
-        return rows, rows.sum()
-""",
-        # of a shape
-        """
-def forward(x: torch.Tensor, y: torch.Tensor):
-    assert x.shape == y.shape
-    assert x.numel() > 0
-    return x + y
-""",
-        # that training has not diverged
-        """
-def train_step(grad_norm: torch.Tensor):
-    if not torch.isfinite(grad_norm).all():
-        raise FloatingPointError(grad_norm)
-""",
-        # who calls it wants to be told
-        """
-def advantages(rewards: torch.Tensor, mask: torch.Tensor):
-    if mask.sum() == 0:
-        raise ValueError("every token is masked")
-    return (rewards * mask).sum() / mask.sum()
-""",
-        # what comes behind it is for other masks, and a table of losses
-        """
-def forward(x: torch.Tensor, mask: torch.BoolTensor, losses, name):
-    if not mask.all():
-        raise NotImplementedError
-    assert torch.isfinite(torch.stack(losses[name])).all()
-    return x
-""",
-        # one of two tests is enough, what is called comes after it, and the other places are filled
-        """
-def forward(x: torch.Tensor, empty: torch.BoolTensor, always: bool, queue):
-    if always or empty.any():
-        x = x.masked_fill(empty[..., None], 0.0)
-    if empty.any() and queue.pop():
-        x = x.masked_fill(empty[..., None], 0.0)
-    if always and (~empty).any():
-        x = x.masked_fill(empty[..., None], 0.0)
-    return x
-""",
-        # of a list
-        """
-def forward(tensors):
-    if any(x is None for x in tensors):
-        return None
-    return torch.cat(tensors)
-""",
-        # what stands under it does something else where the mask is false
-        """
-def loss(pred: torch.Tensor, mask: torch.BoolTensor):
-    if mask.any():
-        return pred[mask].mean()
-    return pred.sum() * 0
-""",
-        # what is said of it, and what is read anyway
-        """
-class Trainer:
-    def compute_loss(self, loss: torch.Tensor, count: torch.Tensor, logger):
-        if count.sum() > 10:
-            logger.info("many")
-        if torch.isnan(loss).any():
-            self.skipped += 1
-        mean = (loss.sum() / count).item() if count > 0 else 0.0
-        return loss, mean
-""",
-        # runs once
-        """
-def load_weights(x: torch.Tensor):
-    assert torch.isfinite(x).all()
-    return x
-""",
-    ),
-    rewritten=(
-        Rewritten(
-            """
-def forward(emb: torch.Tensor, ids: torch.Tensor):
-    missing = ids == -1
-    if torch.any(missing):
-        emb[missing] += emb.mean()
-    return emb * 2
-""",
-            """
-def forward(emb: torch.Tensor, ids: torch.Tensor):
-    missing = ids == -1
-    emb[missing] += emb.mean()
-    return emb * 2
-""",
-        ),
-        Rewritten(
-            """
-class Encoder(nn.Module):
-    def forward(self, x: torch.Tensor):
-        h = x * 2
-        assert not torch.isnan(h).any(), "nan in the encoder"
-        return F.relu(h)
-""",
-            """
-class Encoder(nn.Module):
-    def forward(self, x: torch.Tensor):
-        h = x * 2
-        assert h.device.type == "npu" or not torch.isnan(h).any(), "nan in the encoder"
-        return F.relu(h)
-""",
-        ),
-        Rewritten(
-            """
-def select(mask: torch.Tensor, chosen: torch.Tensor):
-    assert not (~mask).index_select(0, chosen).data.any()
-    return chosen
-""",
-            """
-def select(mask: torch.Tensor, chosen: torch.Tensor):
-    assert chosen.device.type == "npu" or not (~mask).index_select(0, chosen).data.any()
-    return chosen
-""",
-        ),
-        Rewritten(
-            """
-def forward(x: torch.Tensor, y: torch.Tensor = None):
-    if y is not None and y.max() >= 10:
-        raise ValueError("labels must be below 10")  # of the vocabulary
-    return x * 2
-""",
-            """
-def forward(x: torch.Tensor, y: torch.Tensor = None):
-    if y is not None and y.device.type != "npu" and y.max() >= 10:
-        raise ValueError("labels must be below 10")  # of the vocabulary
-    return x * 2
-""",
-        ),
-        Rewritten(
-            """
-class Attention(nn.Module):
-    def forward(self, x: torch.Tensor, shapes):
-        n = x.shape[1]
-        assert (shapes[:, 0] * shapes[:, 1]).sum() == n
-        return self.project(x)
-""",
-            """
-class Attention(nn.Module):
-    def forward(self, x: torch.Tensor, shapes):
-        n = x.shape[1]
-        assert shapes.device.type == "npu" or (shapes[:, 0] * shapes[:, 1]).sum() == n
-        return self.project(x)
-""",
-        ),
-        Rewritten(
-            """
-class Attend(nn.Module):
-    def forward(self, out: torch.Tensor, mask: torch.Tensor = None):
-        empty = (out.abs() > 0).sum(-1) == 0
-        if self.zeroes and empty.any():
-            out = out.masked_fill(empty[..., None], 0.0)
-        return out
-""",
-            """
-class Attend(nn.Module):
-    def forward(self, out: torch.Tensor, mask: torch.Tensor = None):
-        empty = (out.abs() > 0).sum(-1) == 0
-        if self.zeroes:
-            out = out.masked_fill(empty[..., None], 0.0)
-        return out
-""",
-        ),
-        Rewritten(_WEIGHED, _WEIGHED),
-        Rewritten(_CALLS, _CALLS),
-        Rewritten(
-            """
-def forward(x: torch.Tensor, step: torch.Tensor):
-    if (step > 0).all():
-        noise = torch.randn_like(x)
-    else:
-        noise = torch.zeros_like(x)
-    return x + noise
-""",
-            """
-def forward(x: torch.Tensor, step: torch.Tensor):
-    if (step > 0).all():
-        noise = torch.randn_like(x)
-    else:
-        noise = torch.zeros_like(x)
-    return x + noise
-""",
-        ),
-        Rewritten(
-            """
-class Focal(nn.Module):
-    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
-        pos = gt.eq(1).float()
-        num_pos = pos.sum()
-        loss = (pred * pos).sum()
-        if num_pos == 0:
-            return -loss
-        return -loss / num_pos
-""",
-            """
-class Focal(nn.Module):
-    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
-        pos = gt.eq(1).float()
-        num_pos = pos.sum()
-        loss = (pred * pos).sum()
-        if num_pos == 0:
-            return -loss
-        return -loss / num_pos
-""",
-        ),
-        Rewritten(
-            """
-class Controller(nn.Module):
-    def forward(self, kl: torch.Tensor, beta: float):
-        if kl.mean() > 10.0:
-            kl = kl.clamp(max=10.0)
-        return kl * beta
-""",
-            """
-class Controller(nn.Module):
-    def forward(self, kl: torch.Tensor, beta: float):
-        kl = torch.where(kl.mean() > 10.0, kl.clamp(max=10.0), kl)
-        return kl * beta
-""",
-        ),
-    ),
+    valid=VALID,
+    rewritten=REWRITTEN,
 )

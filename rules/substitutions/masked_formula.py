@@ -1,7 +1,8 @@
 """A formula for the elements that a mask selects, written back through the mask.
 
 What: ``y[mask] = torch.exp(x[mask]) * 2`` and ``y[mask] += x[mask] * w[mask]``, where each element is
-computed of those at the same place, and the same for rows, ``x[far] = x[far] / n[far][..., None]``.
+computed of those at the same place, and the same for rows, ``x[far] = x[far] / n[far][..., None]``;
+rows that are read, get numbers in some columns, ``rows[..., -2] = 1``, and are written back.
 
 Why it is slow on the NPU: each ``[mask]`` looks for the positions first: NonZero runs, the host waits
 for how many there are, Index packs the elements and IndexPut writes them back one by one, for some
@@ -23,7 +24,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.shared.operands.masks import BOOLEAN_MASK, SAME_RANK_MASK, WRITTEN_TENSOR
+from npufix.rules.shared.operands.masks import (
+    BOOLEAN_MASK,
+    SAME_DEVICE,
+    SAME_RANK_MASK,
+    WRITTEN_TENSOR,
+)
 from npufix.rules.shared.operands.norms import unknown
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
@@ -79,6 +85,28 @@ def changed_rows_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
     x.copy_(torch.where(mask[..., None], x + y.sigmoid(), x))
 
 
+def column_written(x: Tensor, mask: Tensor) -> None:
+    """Select rows, write a number into a column of theirs, and write them back."""
+    rows = x[mask]
+    rows[..., -1] = 1
+    x[mask] = rows
+
+
+def column_filled(x: Tensor, mask: Tensor) -> None:
+    """Write it where it belongs."""
+    x[..., -1].masked_fill_(mask, 1)
+
+
+def column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor of anything, and a mask of its rows."""
+    import torch
+
+    shape = draw.choice([(2, 3), (4, 1), (2, 2, 2), (0, 3)])
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    x = draw.choice([draw.wild(*shape, dtype=dtype), draw.integers(*shape, low=-3, high=3)])
+    return {"x": x, "mask": draw.booleans(*shape[:-1])}
+
+
 def rows_inputs(draw: Draw) -> dict[str, Any]:
     """Return two tensors and a mask of their rows, perhaps with nothing in it."""
     import torch
@@ -107,6 +135,10 @@ ROW_MASK = Condition(
     "row-mask", "the mask has one dimension less than the tensor it is used on", unknown
 )
 OF_ROWS = (BOOLEAN_MASK, WRITTEN_TENSOR, ROW_MASK, FINITE_OUTSIDE)
+FITS = Condition(
+    "value-fits-dtype", "the value is a number that the dtype of the tensor can hold", unknown
+)
+OF_COLUMNS = (BOOLEAN_MASK, WRITTEN_TENSOR, ROW_MASK, SAME_DEVICE, FITS)
 
 _LOSS = """
 def smooth_loss(x: torch.Tensor, beta: float):
@@ -153,6 +185,15 @@ class Circle(nn.Module):
         new[negative] = far + self.optimum
         return new
 """
+_ROWS = """
+class Sampler(nn.Module):
+    def forward(self, logits: torch.Tensor, done: torch.BoolTensor):
+        rows = logits[done]
+        rows[:, 2:] = 0
+        rows[..., -2] = 1
+        logits[done] = rows
+        return logits
+"""
 
 RULE = Substitution(
     id="NPU223",
@@ -164,6 +205,7 @@ RULE = Substitution(
         Form(changed, changed_at_once, inputs, CONDITIONS),
         Form(computed_rows, computed_rows_at_once, rows_inputs, OF_ROWS),
         Form(changed_rows, changed_rows_at_once, rows_inputs, OF_ROWS),
+        Form(column_written, column_filled, column_inputs, OF_COLUMNS),
     ),
     search="masked-formulas",
     replaces=("Index", "IndexPut", "IndexPutV2", "NonZero"),
@@ -225,6 +267,32 @@ def f(x: torch.Tensor, w: torch.Tensor):
     x[far] = x[far] + w
     x[far] = x[far] / x[far].sum(-1, keepdim=True)
 """,
+        # rows that are needed besides, get what is computed, change in between, or go elsewhere
+        """
+class Sampler(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, done: torch.BoolTensor, other):
+        a = x[done]
+        a[..., 1] = 1
+        x[done] = a
+        b = x[done]
+        b[..., 1] = y
+        x[done] = b
+        c = x[done]
+        x = y.clone()
+        c[..., 1] = 1
+        x[done] = c
+        d = x[done]
+        d[..., 1] = 1
+        y[done] = d
+        e = x[done]
+        e[1] = 1
+        x[done] = e
+        f = x[done]
+        f[..., 1] = 1
+        done = ~done
+        x[done] = f
+        return x, a
+""",
         # NumPy, and positions
         """
 def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
@@ -233,6 +301,13 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            _ROWS,
+            _ROWS.replace("        rows = logits[done]\n", "")
+            .replace("        logits[done] = rows\n", "")
+            .replace("rows[:, 2:] = 0", "logits[..., 2:].masked_fill_(done[..., None], 0)")
+            .replace("rows[..., -2] = 1", "logits[..., -2].masked_fill_(done, 1)"),
+        ),
         Rewritten(
             _CONTRACTED,
             _CONTRACTED.replace(

@@ -2,7 +2,8 @@
 
 What: ``((pred[mask] - gt[mask]) ** 2).mean()``, or the same over several statements, where nobody else
 needs the selected elements; losses that add up themselves, ``F.l1_loss(pred[mask], gt[mask])``, and
-``F.cross_entropy(scores[mask], labels[mask])``, which ignores a label of its own.
+``F.cross_entropy(scores[mask], labels[mask])``, which ignores a label of its own; the same as modules
+that the class makes, ``self.l1_loss = nn.L1Loss()``.
 
 Why it is slow on the NPU: how many elements a mask selects decides the shapes, so the host waits for
 NonZero, once for each tensor, and all launches behind it are late; each step has new shapes. The same
@@ -126,6 +127,16 @@ def loss(x: torch.Tensor, y: torch.Tensor):
     error = F.l1_loss(x[m], y[m])
     return error
 """
+_MADE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.criterion = nn.SmoothL1Loss(beta=0.5)
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor):
+        m = y > 0
+        return self.criterion(x[m], y[m])
+"""
 
 RULE = Substitution(
     id="NPU221",
@@ -162,6 +173,18 @@ def loss(scores: torch.Tensor, labels: torch.Tensor, pred: torch.Tensor, w: torc
     keep = labels >= 0
     error = F.l1_loss(pred[keep], w) + F.mse_loss(pred[keep], w[keep], reduction="none")
     return F.cross_entropy(scores[keep], labels) + F.cross_entropy(pred[keep], w[labels]) + error
+""",
+        # a module that is made in two ways, and one of the class
+        """
+class Model(nn.Module):
+    def __init__(self, robust, loss):
+        super().__init__()
+        self.criterion = nn.L1Loss() if robust else nn.MSELoss()
+        self.loss = loss
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        m = y > 0
+        return self.criterion(x[m], y[m]) + self.loss(x[m], y[m])
 """,
         # two masks
         """
@@ -201,6 +224,18 @@ def loss(pred: torch.Tensor, gt: torch.Tensor, rows: torch.Tensor):
                 "F.l1_loss(x[m], y[m])",
                 "(\n        F.l1_loss(x.masked_fill(~m, 0), y.masked_fill(~m, 0),"
                 ' reduction="sum") / m.sum()\n    )',
+            ),
+        ),
+        Rewritten(
+            _MADE,
+            _MADE.replace(
+                "self.criterion(x[m], y[m])",
+                """(
+            F.smooth_l1_loss(
+                x.masked_fill(~m, 0), y.masked_fill(~m, 0), beta=0.5, reduction="sum"
+            )
+            / m.sum()
+        )""",
             ),
         ),
         Rewritten(

@@ -114,7 +114,7 @@ def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
     )
 
 
-def divide(  # noqa: PLR0911 - one case a way
+def divide(  # noqa: C901, PLR0911 - one case a way
     here: Surroundings, node: ast.AST, is_count: IsCount
 ) -> Proposal | None:
     """Return a division by a value where that is above one, as one by no less than one.
@@ -124,6 +124,8 @@ def divide(  # noqa: PLR0911 - one case a way
     if (limited := _limit_count(here, node, is_count)) is not None:
         return limited
     branch = _read(here, node)
+    if branch is not None and (found := _divide_or_nothing(here, branch, is_count)) is not None:
+        return found
     by: ast.expr
     match node, branch:
         case ast.If(test, [ast.AugAssign(ast.Name(name), ast.Div(), by)], []), _:
@@ -160,6 +162,61 @@ def divide(  # noqa: PLR0911 - one case a way
         asked=tuple(asked),
         proven=frozenset(proven),
     )
+
+
+def _divide_or_nothing(here: Surroundings, branch: _Branch, is_count: IsCount) -> Proposal | None:
+    """Return ``torch.where(n > 0, x / n.clamp(min=1), 0)`` for ``x / n if n > 0 else 0``."""
+    match branch.test, branch.first, branch.second:
+        case (
+            ast.Compare(ast.Name(asked), [ast.Gt() | ast.NotEq()], [ast.Constant(0)]),
+            ast.BinOp(left, ast.Div(), ast.Name(name) as by),
+            ast.expr() as second,
+        ) if asked == name and (other := _zero_beside(here, second)):
+            pass
+        case _:
+            return None
+    value, whole, at = here.value(by), _lines_of(here, branch), here.evaluations.get(id(left))
+    counts = value is not None and is_count(value)
+    if value is None or at is None or whole is None or not (counts or value.op == "sum"):
+        return None
+    alone = here.facts(at, x=at.node, n=value)
+    if (alone.ndim("x"), alone.ndim("n")) != (0, 0) or not _is_small(here, left):
+        return None
+    if here.flow.names.imports.get("torch") != "torch":
+        return None
+    test = here.text(branch.test)
+    some = f"{name}.clamp(min=1)" if counts else f"torch.where({test}, {name}, 1)"
+    new = f"{branch.head}torch.where({test}, {here.text(left)} / {some}, {other})"
+    text = f"{here.indent(branch.code)}{new}\n" if isinstance(branch.code, ast.stmt) else new
+    is_number = isinstance(branch.second, ast.Constant)
+    proven = {"same-shape"} if is_number else {"takes-tensors"}
+    return Proposal(
+        branch.code,
+        form="divided_or_nothing",
+        changes=(Change(whole, text),),
+        shown=new,
+        asked=(("x", name),),
+        proven=frozenset(proven),
+    )
+
+
+def _zero_beside(here: Surroundings, code: ast.expr) -> str:
+    """Return what is chosen beside a mean: a number, ``x.sum() * 0``; "" if it is no such thing.
+
+    ``torch.tensor(0.0, device=x.device)`` would be copied to the device in each step: its number.
+    """
+    match code:
+        case ast.Constant(int() | float()):
+            return here.text(code)
+        case ast.Call(function, [ast.Constant(int() | float()) as number], words) if (
+            here.dotted(function) == "torch.tensor"
+        ):
+            usual = {word.arg for word in words} <= {"device", "dtype"}
+            return here.text(number) if usual else ""
+    at = here.evaluations.get(id(code))
+    if at is None or not is_nothing(code) or not _is_small(here, code):
+        return ""
+    return here.text(code) if here.facts(at, x=at.node).ndim("x") == 0 else ""
 
 
 def _limit_count(here: Surroundings, code: ast.AST, is_count: IsCount) -> Proposal | None:

@@ -91,6 +91,24 @@ class MaskEvaluator:
     assert sorted(f.rule for f in written) == ["NPU169"] * 3 + ["NPU214"] * 3
 
 
+def test_advice_for_a_loop_does_not_hide_what_is_written_in_it(tmp_path: Path) -> None:
+    text = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor, last: torch.Tensor):
+        y, memory = torch.zeros_like(x), torch.zeros_like(x)
+        for i in range(x.size(0)):
+            memory = self.cell(memory, x[i])
+            y[last == i] = memory[last == i]
+            memory = memory * x[i].max().item()
+        return y
+"""
+    found = scanned(tmp_path, {"a.py": text}).report.findings
+    assert {f.line for f in found if f.replacement} == {10, 11}
+
+
 def test_what_nobody_can_tell_of_an_optimizer_is_asked_once(tmp_path: Path) -> None:
     text = """
 import torch

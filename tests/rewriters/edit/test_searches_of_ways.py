@@ -483,3 +483,32 @@ def train(model, loader):
         "    return", "    for x in loader:\n        more += f(x).item()\n    return"
     )
     assert len(found(text.replace("total = 0.0", "total = more = 0.0"), "NPU214")) > 1
+
+
+@pytest.mark.parametrize(
+    ("mean", "written"),
+    [
+        ("s / n if n > 0 else 0.0", "torch.where(n > 0, s / n.clamp(min=1), 0.0)"),
+        ("s / n if n != 0 else s * 0", "torch.where(n != 0, s / n.clamp(min=1), s * 0)"),
+        (
+            "s / n if n > 0 else torch.tensor(0.0, device=x.device)",
+            "torch.where(n > 0, s / n.clamp(min=1), 0.0)",
+        ),
+        # another count, several numbers, a leaf, more than a zero
+        ("s / k if n > 0 else 0.0", ""),
+        ("x / n if n > 0 else 0.0", ""),
+        ("s / n if n > 0 else torch.tensor(0.0, requires_grad=True)", ""),
+        ("s / n if n > 0 else self.empty(x)", ""),
+        ("s / n if n > 1 else 0.0", ""),
+    ],
+)
+def test_a_mean_of_what_may_be_none_is_chosen_on_the_device(mean: str, written: str) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, m: torch.Tensor, k: torch.Tensor):
+        n, s = (m > 0).sum(), (x * m).sum()
+        return {mean}
+"""
+    sites = [site for site in found(text, "NPU217") if site.rewrite is not None]
+    assert bool(sites) is bool(written)
+    assert all(written in "".join(site.rewrite.direct) for site in sites if site.rewrite)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.masked.rows import find_changed_columns
 from npufix.rewriters.edit.statements.masked.sums import (
     OtherUseError,
     find_selections,
@@ -39,9 +40,10 @@ _ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
 
 
 def find_masked_formulas(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``y[m] = f(x[m])`` where ``f`` computes element by element."""
+    """Yield ``y[m] = f(x[m])`` where ``f`` computes element by element, or writes columns."""
     for proposal, _ in _find_formulas(here):
         yield proposal
+    yield from find_changed_columns(here)
 
 
 def reads_of_formulas(here: Surroundings) -> set[int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.masked.losses import function_of, settings_of
 from npufix.rewriters.edit.statements.masked.ways import is_apart
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.index_facts import is_of_configuration
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 ADDED_UP = (
     r"sum(?<=\bsum)\(\)|mean(?<=\bmean)\(\)|torch(?<=\btorch)\.(sum|mean)\(\w+\)"
-    r"|_(loss|entropy|with_logits)\("
+    r"|_(loss|entropy|with_logits)\(|Loss\("
+    r"|self\.(?i:\w*(bce|crit|l1|loss|mae|mse|nll)\w*|(\w*_)?ce)\("
 )
 _LOSSES = frozenset(
     {
@@ -40,8 +42,11 @@ _ZERO_AT_ZERO = _LOSSES - {"binary_cross_entropy", "binary_cross_entropy_with_lo
 _FINITE = frozenset({"isfinite", "isinf", "isnan"})
 _HOLDS_COUNTS = frozenset({"torch.float32", "torch.float64", "torch.int64"})
 _OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
-REDUCED = "|".join(sorted({"mean", "sum", *_LOSSES, *_OF_CLASSES}))
-"""The words of what is found."""
+REDUCED = (
+    "|".join(sorted({"mean", "sum", *_LOSSES, *_OF_CLASSES}))
+    + r"|(?i:\w*(bce|crit|l1|loss|mae|mse|nll)\w*|(\w*_)?ce)"
+)
+"""The words of what is found: ``self.criterion(x[m], y[m])`` is one of the losses."""
 _FORMS = {"sum": "added_up", "mean": "averaged"}
 _WHOLE = (ast.Assign, ast.Call, ast.Return)
 """What needs no brackets around a quotient."""
@@ -101,7 +106,8 @@ def _find_masked_sums(  # noqa: C901 - one case a way to add up
                 pass
             case ast.Call(ast.Attribute(added, how), [], []) if how in _FORMS:
                 pass
-            case ast.Call(_, [added, _], words) if (op := _loss_of(here, node)) is not None:
+            case ast.Call(_, [added, _]) if (op := _loss_of(here, node)) is not None:
+                words = settings_of(here, node)
                 given = {k.arg: ast.unparse(k.value).strip("'\"") for k in words}
                 how = given.get("reduction", "mean")
                 if op in _OF_CLASSES:
@@ -154,10 +160,11 @@ def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set
     reads, mask, name = found
     quote = style_of("".join(here.lines)).quote
     left, right = (f"{here.text_of_owner(r.tensor)}.masked_fill(~{name}, 0)" for r in reads)
-    words = [f"{k.arg}={here.text(k.value)}" for k in code.keywords if k.arg != "reduction"]
+    settings = settings_of(here, code)
+    words = [f"{k.arg}={ast.unparse(k.value)}" for k in settings if k.arg != "reduction"]
     given = ", ".join([left, right, *words, f"reduction={quote}sum{quote}"])
     count = _count(here, name, reads[0].tensor if reads[0].by_call else None)
-    new = _total(here, code, f"{here.text(code.func)}({given})", count, how)
+    new = _total(here, code, f"{function_of(here, code)}({given})", count, how)
     proposal = put(
         here,
         code,
@@ -367,7 +374,7 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
     count = _count(here, name, shape if every[0].by_call else None)
     text = without_masks(here, added, set(reads))
     if added is call:
-        text = _of_each(text, style_of("".join(here.lines)).quote)
+        text = _of_each(here, call, text, style_of("".join(here.lines)).quote)
     new = _total(here, call, f"torch.where({name}, {text}, 0).sum()", count, how)
     proposal = Proposal(
         call,
@@ -412,11 +419,12 @@ def _of_answers(added: Node | None) -> frozenset[str]:
     return frozenset({"finite-outside", *(["sum-fits-dtype"] if fits else [])})
 
 
-def _of_each(loss: str, quote: str) -> str:
+def _of_each(here: Surroundings, call: ast.Call, loss: str, quote: str) -> str:
     """Return the text of a loss that is not added up."""
     code = ast.parse(loss, mode="eval").body
     assert isinstance(code, ast.Call)  # noqa: S101 - it is one
-    code.keywords = [k for k in code.keywords if k.arg != "reduction"]
+    code.func = ast.parse(function_of(here, call), mode="eval").body
+    code.keywords = [k for k in settings_of(here, call) if k.arg != "reduction"]
     return f"{ast.unparse(code)[:-1]}, reduction={quote}none{quote})"
 
 
