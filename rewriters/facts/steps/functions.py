@@ -39,6 +39,8 @@ _ON_DEVICE = frozenset(
     {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
 )
 """What a class calls that computes on a device of its own."""
+_WITHOUT_GRADIENT = frozenset({"inference_mode", "no_grad"})
+"""What a driver says as well, of what it computes on the host."""
 _FOR_HOST = re.compile(
     r"_*collate(_.*)?|\w+_collate(_fn)?|_*data_collator(_\w+)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
     r"|_*(\w+_)?get_(m?rope|position)_index(_\w+)?"
@@ -245,7 +247,10 @@ def _is_of_actors(module: ast.Module, dotted: Callable[[ast.expr], str | None]) 
                 if not bare and not _names_cores_alone(decorator):
                     return False
                 found = True
-    return found and not any(_is_of_device(n) for n in nodes_of(module) if isinstance(n, ast.Call))
+    calls = (n for n in nodes_of(module) if isinstance(n, ast.Call))
+    return found and not any(
+        _is_of_device(call) and last_name(call.func) not in _WITHOUT_GRADIENT for call in calls
+    )
 
 
 def _name_of_base(code: ast.expr) -> str:

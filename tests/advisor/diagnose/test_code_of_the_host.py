@@ -61,6 +61,7 @@ def test_an_actor_that_asks_for_cores_alone_is_on_the_host(
     [
         ("@ray.remote(num_cpus=10)\nclass Dock:\n    n = 1", False),
         ("@ray.remote\ndef advantages(dock):\n    return compute_mask(dock.get())", False),
+        ("@ray.remote\ndef work(x):\n    with torch.no_grad():\n        return x.mean()", False),
         ("@ray.remote\nclass Worker:\n    n = 1", True),  # which options(num_gpus=1) may start
         ("@ray.remote(num_gpus=1)\ndef work(dock):\n    return compute_mask(dock.get())", True),
         ("@ray.remote\ndef work(dock):\n    return compute_mask(dock.get().to('npu'))", True),
