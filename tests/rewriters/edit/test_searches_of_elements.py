@@ -587,6 +587,8 @@ def test_a_list_that_is_only_an_index_stays_a_tensor(
          "self.processor(x)['n']", "x"),
         ("m = {'a': OF}\n        m = {k: v.item() for k, v in m.items()}", "x.mean().cpu()", "y"),
         ("out = [torch.sum(OF(d)['r']).item() for d in data]", "default_collate", "self.net"),
+        ("for b in OF:\n            out.append(b['r'].mean().item())", "y_cpu",
+         "self.split(data, self.cfg.size)"),
         ("c = OF.cumsum(0)\n        for i in range(9):\n            out.append(x[c[i] : c[i + 1]])",
          "torch.tensor(data)", "sizes"),
         ("r = OF\n        out = torch.nonzero(r >= torch.quantile(r, 0.5))",

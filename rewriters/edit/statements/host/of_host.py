@@ -137,7 +137,10 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     ):
         return True
     if (whole := iterated(here, first)) is not None:
-        return _lies_on_host(here, whole) or is_of_host(here, whole)
+        # of a generator of batches it says nothing what else it is handed
+        of = whole if first is code else _begins_with(whole)
+        plain = first is code or not isinstance(of, ast.Call)
+        return _lies_on_host(here, whole) or (plain and is_of_host(here, of))
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
 
