@@ -155,9 +155,10 @@ def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> 
     if found is None and isinstance(code, ast.If) and not code.orelse:
         found = _unguard(here, code, test, code.body)
     found = found or choose(here, code)
-    if isinstance(code, ast.If) and (found is None or found.advice):
-        return None if _is_read(code) else _weigh(here, code, test) or found
-    return found
+    if found is not None and not found.advice:
+        return found
+    weighed = _weigh(here, code, test) if isinstance(code, ast.If) else None
+    return None if _is_read(code) else weighed or found
 
 
 def _is_read(code: ast.If | ast.IfExp) -> bool:
@@ -181,10 +182,7 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
 
 
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
-    """Tell whether the loop around waits in each round: ``while (t - end).abs().mean() > limit:``.
-
-    How many rounds there are depends on what is computed, as with steps of adaptive size.
-    """
+    """Tell whether the loop around waits as well, as with steps of adaptive size."""
     loop = here.loop_of(code)
     test = loop.test if isinstance(loop, ast.While) else None
     return test is not None and (_is_answer(here, test) or _is_compared(here, test))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import FunctionNode
@@ -38,6 +39,8 @@ _ON_DEVICE = frozenset(
     {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
 )
 """What a class calls that computes on a device of its own."""
+_WITHOUT_GRADIENT = frozenset({"inference_mode", "no_grad"})
+"""What a driver says as well, of what it computes on the host."""
 _FOR_HOST = re.compile(
     r"_*collate(_.*)?|\w+_collate(_fn)?|_*data_collator(_\w+)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
     r"|_*(\w+_)?get_(m?rope|position)_index(_\w+)?"
@@ -179,7 +182,11 @@ def is_host_code(flow: FunctionFlow) -> bool:
     if compiled or _FOR_HOST.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
-        return _drives_others(flow) or _takes_message(flow.function)
+        return (
+            _drives_others(flow)
+            or _takes_message(flow.function)
+            or (flow.names.tree is not None and _is_of_actors(flow.names.tree, flow.names.dotted))
+        )
     classes = (flow.cls, *flow.names.bases(flow.cls))
     bases = [_name_of_base(base) for cls in classes for base in cls.bases]
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
@@ -213,10 +220,37 @@ def _is_kernel(flow: FunctionFlow, decorator: ast.expr) -> bool:
 
 def _asks_for_cores_alone(flow: FunctionFlow, decorator: ast.expr) -> bool:
     """Tell whether an actor of Ray has no device: ``@ray.remote(num_cpus=10)``."""
-    if not isinstance(decorator, ast.Call) or flow.names.dotted(decorator.func) != "ray.remote":
-        return False
-    asked = {keyword.arg for keyword in decorator.keywords}
+    of_ray = isinstance(decorator, ast.Call) and flow.names.dotted(decorator.func) == "ray.remote"
+    return of_ray and _names_cores_alone(decorator)
+
+
+def _names_cores_alone(decorator: ast.expr) -> bool:
+    asked = {keyword.arg for keyword in getattr(decorator, "keywords", ())}
     return "num_cpus" in asked and asked.isdisjoint({None, "num_gpus", "resources"})
+
+
+@lru_cache(maxsize=2)
+def _is_of_actors(module: ast.Module, dotted: Callable[[ast.expr], str | None]) -> bool:
+    """Tell whether a module holds what runs in processes without a device, and no part of a model.
+
+    Those are actors of Ray that ask ``@ray.remote(num_cpus=10)``, and functions below a bare
+    ``@ray.remote``; what stands beside them packs and unpacks what they hand on.
+    """
+    found = False
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and any(_name_of_base(b) == "Module" for b in node.bases):
+            return False
+        for decorator in getattr(node, "decorator_list", ()):
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if dotted(called) == "ray.remote":
+                bare = called is decorator and not isinstance(node, ast.ClassDef)
+                if not bare and not _names_cores_alone(decorator):
+                    return False
+                found = True
+    calls = (n for n in nodes_of(module) if isinstance(n, ast.Call))
+    return found and not any(
+        _is_of_device(call) and last_name(call.func) not in _WITHOUT_GRADIENT for call in calls
+    )
 
 
 def _name_of_base(code: ast.expr) -> str:

@@ -57,6 +57,40 @@ def test_an_actor_that_asks_for_cores_alone_is_on_the_host(
 
 
 @pytest.mark.parametrize(
+    ("above", "shown"),
+    [
+        ("@ray.remote(num_cpus=10)\nclass Dock:\n    n = 1", False),
+        ("@ray.remote\ndef advantages(dock):\n    return compute_mask(dock.get())", False),
+        ("@ray.remote\ndef work(x):\n    with torch.no_grad():\n        return x.mean()", False),
+        ("@ray.remote\nclass Worker:\n    n = 1", True),  # which options(num_gpus=1) may start
+        ("@ray.remote(num_gpus=1)\ndef work(dock):\n    return compute_mask(dock.get())", True),
+        ("@ray.remote\ndef work(dock):\n    return compute_mask(dock.get().to('npu'))", True),
+        (
+            "@ray.remote\ndef work(n):\n    return n\n\n\nclass Net(torch.nn.Module):\n    n = 1",
+            True,
+        ),
+        ("def advantages(dock):\n    return compute_mask(dock.get())", True),
+    ],
+)
+def test_what_stands_beside_actors_without_a_device_is_on_the_host(
+    tmp_path: Path, above: str, *, shown: bool
+) -> None:
+    text = f"""
+import ray
+import torch
+
+
+{above}
+
+
+def compute_mask(x: torch.Tensor) -> torch.Tensor:
+    done = x.cumsum(1)
+    return torch.where(done > 0, torch.tensor(0, device=done.device), done)
+"""
+    assert bool(places(scanned(tmp_path, {"trainer.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
     ("given", "shown"), [("DataProto", False), ('"DataProto"', False), ("Batch", True)]
 )
 def test_what_a_driver_is_sent_is_on_the_host(tmp_path: Path, given: str, *, shown: bool) -> None:

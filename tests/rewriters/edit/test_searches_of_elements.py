@@ -575,3 +575,34 @@ def test_a_list_that_is_only_an_index_stays_a_tensor(
     """
     sites = [site.rewrite.direct for site in found(text, "NPU214") if site.rewrite]
     assert any(f"at = {made}\n" in new for new in sites) is is_written
+
+
+@pytest.mark.parametrize(
+    ("body", "there", "here"),
+    [
+        ("for row in OF:\n            out.append(row[row != 0].tolist())", "y_cpu", "x"),
+        ("out = [i[:n].tolist() for i, n in zip(OF, sizes, strict=True)]", "x.cpu()", "x"),
+        ("out = [{c: OF[i, j].item() for j, c in self.names} for i in range(9)]", "y_cpu", "x"),
+        ("n = OF\n        out = [g.sum().item() for g in torch.split(n, 2)]",
+         "self.processor(x)['n']", "x"),
+        ("m = {'a': OF}\n        m = {k: v.item() for k, v in m.items()}", "x.mean().cpu()", "y"),
+        ("out = [torch.sum(OF(d)['r']).item() for d in data]", "default_collate", "self.net"),
+        ("for b in OF:\n            out.append(b['r'].mean().item())", "y_cpu",
+         "self.split(data, self.cfg.size)"),
+        ("c = OF.cumsum(0)\n        for i in range(9):\n            out.append(x[c[i] : c[i + 1]])",
+         "torch.tensor(data)", "sizes"),
+        ("r = OF\n        out = torch.nonzero(r >= torch.quantile(r, 0.5))",
+         "torch.tensor(data)", "x"),
+    ],
+)  # fmt: skip
+def test_what_is_cut_out_of_a_copy_lies_on_the_host(body: str, there: str, here: str) -> None:
+    text = """
+class Trainer(nn.Module):
+    def training_step(self, x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, data):
+        out = []
+        y_cpu = y.detach().cpu()
+        {}
+        return x.sum(), out
+"""
+    for name, told in ((there, 0), (here, 1)):
+        assert len(found(text.format(body.replace("OF", name)), "NPU214")) == told, name

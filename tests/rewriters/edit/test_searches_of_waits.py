@@ -669,3 +669,33 @@ def test_a_dictionary_that_is_called_for_keeps_what_is_logged(
     assert [s.rewrite is not None for s in sites if "detach" in str(s.rewrite)] == (
         [] if written is None else [written]
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        # the host has waited for the same, or for what the next statement is told
+        ("for y in xs:\n            t = y.max()\n            if t > 0:\n                {}", 0),
+        ("for y in xs:\n            t = y.max()\n            if n > 0:\n                {}", 1),
+        ("e = (a / b).item() if b > 0 else 0.0", 0),
+        ("e = a / b if b > 0 else 0.0", 1),
+        # what the host has made and other ranks have written to
+        ("if self.reduce(torch.tensor(n, device=x.device)).item() > 0:\n            x = x + 1", 0),
+        ("f = torch.tensor(n).npu()\n        all_reduce(f)\n        n = 1 if f.item() else x", 0),
+        ("if self.reduce(a).item() > 0:\n            x = x + 1", 1),
+    ],
+)  # fmt: skip
+def test_what_the_host_waits_for_anyhow(body: str, told: int) -> None:
+    text = f"""
+from torch.distributed import all_reduce
+
+
+class Trainer(nn.Module):
+    def training_step(self, x: torch.Tensor, m: torch.Tensor, xs, n):
+        found = []
+        a, b = x.sum(), m.sum()
+        {body.format("found.append(t.item())")}
+        self.log("found", found)
+        return x.sum()
+"""
+    assert len(found(text, "NPU214") + found(text, "NPU217")) == told

@@ -91,7 +91,14 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     makes_shapes,
     tell_size,
 )
-from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
+from npufix.rewriters.edit.statements.host.waits.tests import (
+    is_asked_before,
+    is_check,
+    is_tested,
+    is_told_by_others,
+    leaves,
+    tests_of,
+)
 from npufix.rewriters.edit.statements.host.waits.together import read_at_once, read_in_turn
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import LOOPS
@@ -171,7 +178,8 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
             continue
         if (value := here.value(read.code)) is not None and is_handed_in(here, value):
             continue  # which is worth more: once for all layers
-        if here.loop_of(read.code) is not None and is_covered(here, read.code):
+        covered = here.loop_of(read.code) is not None and is_covered(here, read.code)
+        if covered or is_asked_before(here, read.code, read.tensor):
             continue
         if here.statement_of(node) in joined:
             continue
@@ -399,9 +407,11 @@ def _say_what_waits(here: Surroundings, read: Read, users: Sequence[Node]) -> Pr
         return None
     value = here.value(read.tensor)
     drawn = operators.RANDOM & operators.FACTORIES
-    if value is not None and any(part.op in drawn for part in value.walk()):
-        return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
     by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
+    if value is not None and (
+        (not by_size and is_told_by_others(value)) or any(part.op in drawn for part in value.walk())
+    ):
+        return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
     if by_size or is_default(here, read.code):
         return tell_size(here, read.code, value)
     tests = tests_of(here, read.code, users)

@@ -37,7 +37,13 @@ _FEW_READS = 2
 _KEPT = re.compile(r"_(cpu|host)$")
 _PROCESSES = re.compile(r"(^|[._])(tokenizer|(?<!attn_)(?<!attention_)(?<!logits_)processor)$")
 _MOVES = frozenset({"to", "cuda", "npu"})
-_REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
+_OF_ONE = frozenset(
+    {
+        Op.GETITEM, Op.ITEM, "all", "any", "argsort", "cumprod", "cumsum", "diff", "flip", "max",
+        "mean", "median", "min", "prod", "quantile", "roll", "std", "sum", "var",
+    }
+)  # fmt: skip
+"""What is computed of one tensor, where that lies."""
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
     r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
@@ -113,9 +119,11 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     if _OF_HOST.search(text) or _is_said_to_be(here, code) or _is_array_of(here, code):
         return True
     node = here.value(code)
+    first = _begins_with(code)
     parts = [] if node is None else list(node.walk())
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
-    if made & {"numpy", "random"} or (node is not None and _comes_from_copy(here, node)):
+    copied = _begins_on_host(here, first) if node is None else _comes_from_copy(here, node)
+    if copied or made & {"numpy", "random"}:
         return True
     values = _list_assigned(here, code) if node is None else [node]  # inside a comprehension
     every = [part for value in values for part in value.walk()]
@@ -128,11 +136,57 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         or is_beside_arrays(here.flow, _whole_of(node))
     ):
         return True
-    if (whole := iterated(here, code)) is not None:
-        is_made = isinstance(whole, ast.Call) and _makes_on_host(here, whole)
-        return is_made or is_of_host(here, whole)
+    if (whole := iterated(here, first)) is not None:
+        # of a generator of batches it says nothing what else it is handed
+        of = whole if first is code else _begins_with(whole)
+        plain = first is code or not isinstance(of, ast.Call)
+        return _lies_on_host(here, whole) or (plain and is_of_host(here, of))
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _begins_with(code: ast.expr) -> ast.expr:
+    """Return what is cut and computed with: ``row`` of ``torch.sum(row[row != 0])``."""
+    while True:
+        match code:
+            case ast.Call(ast.Attribute(ast.Name("torch")), [first, *_]):
+                code = first
+            case ast.Call(ast.Attribute(inner, how)) if how not in _MOVES:
+                code = inner
+            case ast.Subscript(inner):
+                code = inner
+            case _:
+                return code
+
+
+def _begins_on_host(here: Surroundings, first: ast.expr) -> bool:
+    """Tell whether what a comprehension cuts was copied before, or is collated of samples there."""
+    if isinstance(first, ast.Call):
+        return last_name(first.func) == "default_collate"
+    kept = _list_assigned(here, first) if isinstance(first, ast.Name) else []
+    return bool(kept) and all(is_left_there(here, value) for value in kept)
+
+
+def _lies_on_host(here: Surroundings, whole: ast.expr) -> bool:
+    """Tell whether rows of a copy are gone through, or what a dictionary holds copies in.
+
+    ``for row in x.cpu():``; ``for v in found.values()`` of ``found = {"mean": x.mean().cpu()}``.
+    """
+    match whole:
+        case ast.Call(ast.Attribute(_, "cpu" | "numpy" | "tolist"), [], []):
+            return True
+        case ast.Call(ast.Attribute(ast.Name(name), "values"), [], []):
+            made = [
+                n.value
+                for n in here.nodes
+                if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
+                if n.lineno < whole.lineno
+            ]
+            return bool(made) and all(
+                isinstance(value, ast.Dict) and all(_lies_on_host(here, v) for v in value.values)
+                for value in made
+            )
+    return isinstance(whole, ast.Call) and _makes_on_host(here, whole)
 
 
 def _is_array_of(here: Surroundings, code: ast.expr) -> bool:
@@ -333,7 +387,7 @@ def _is_made_there(here: Surroundings, node: Node) -> bool:
 
     So does the answer to a question: ``any(torch.rand(n) < rate)``.
     """
-    while node.op in _REDUCES and node.args:  # ``torch.FloatTensor(list).mean()``
+    while node.op in _OF_ONE and node.args:  # ``torch.FloatTensor(list).mean()``
         node = node.args[0]
     if node.op not in {*ARITHMETIC, "pow"} | operators.COMPARISONS:
         return is_made_on_host(node)
