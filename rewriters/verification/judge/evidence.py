@@ -111,6 +111,8 @@ class Proof:
     """A call with integers that nothing asks for, of which the same come out in another type."""
     without_half: str = ""
     """What the changed code raises there for a number of the original that is too large."""
+    rounded: str = ""
+    """The new buffers that a conversion of the module rounds, where that changes results."""
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None
@@ -208,6 +210,8 @@ class Proof:
             ground = f"in the {self.judge.cases} calls that there was time for, no more; {ground}"
         if self.without_half:
             ground = f"not in float16, where the changed code raises {self.without_half}; {ground}"
+        if self.rounded:
+            ground = f"not for a module converted by .half(), which rounds {self.rounded}; {ground}"
         if self.job.inference:
             return f"without gradients, which nobody asks for; {ground}"
         if self.without_own:

@@ -30,6 +30,7 @@ from npufix.rewriters.verification.inputs.source.slicing import (
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
+from npufix.rewriters.verification.judge.checks.conversions import find_rounded_buffers
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
 from npufix.rewriters.verification.judge.checks.probe import arguments_keep, operands_keep
 from npufix.rewriters.verification.judge.checks.refusals import (
@@ -149,6 +150,9 @@ def _verify(run: Proof) -> Verdict:
     run.judge.differences, aside = set_aside(job, run.judge.differences, compared)
     run.notes += aside
     leave_out_unrepeated(run, original, shown)
+    if not run.judge.differences:
+        rounded = find_rounded_buffers(run, original, patched, compared)
+        run.judge.differences += [] if rounded is None else [rounded[1]]
     if run.judge.differences:
         raise _refute(run, original, patched, shown, keeps)
     if run.judge.undecided:

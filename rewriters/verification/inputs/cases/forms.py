@@ -47,7 +47,9 @@ def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[
         if not isinstance(spec, Tensor):
             continue
         if spec.kind in {"bool", "binary"} or (spec.kind == "int" and is_mask(name)):
-            yield from _masks(trials, assignment, name, spec)
+            other = _masks(trials, assignment, name, spec)
+            typed = spec.kind == "int" and _is_typed(name, source)
+            yield from (a for a in other if not (typed and _is_narrow(a.specs[name])))
         elif spec.kind == "int" and spec.dtype is None:
             if _is_cast(name, source) and not _is_typed(name, source):
                 yield from _integers(trials, assignment, name, spec)
@@ -108,6 +110,11 @@ def _masks(trials: Trials, assignment: Assignment, name: str, spec: Tensor) -> I
         seen = None if form == own else _results(trials, assignment, name, make)
         if seen is not None and _same(known, seen, name):
             yield with_specs(assignment, **{name: form})
+
+
+def _is_narrow(spec: object) -> bool:
+    """Say whether whole numbers are of another type than int64."""
+    return isinstance(spec, Tensor) and spec.dtype is not None
 
 
 def with_flags(

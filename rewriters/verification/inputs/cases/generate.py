@@ -52,7 +52,10 @@ from npufix.rewriters.verification.inputs.cases.limits import (
 )
 from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
 from npufix.rewriters.verification.inputs.cases.overlaps import list_overlapping
-from npufix.rewriters.verification.inputs.cases.settings import list_with_settings
+from npufix.rewriters.verification.inputs.cases.settings import (
+    list_with_odd_sizes,
+    list_with_settings,
+)
 from npufix.rewriters.verification.inputs.cases.shared import list_shared
 from npufix.rewriters.verification.inputs.cases.together import draw_together
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
@@ -153,8 +156,9 @@ def _cases(
     if job.by_hand:
         text = read_source(job.original, job.qualname)
         drawn = draw_together(assignments, target, text)
-        made = list_with_settings(assignments, Trials.of(target, assignments[0]))
-        others = itertools.chain(made, drawn)
+        trials = Trials.of(target, assignments[0])
+        yield from filter(keeps, map(CallCase, list_with_odd_sizes(assignments, trials)))
+        others = itertools.chain(list_with_settings(assignments, trials), drawn)
         yield from filter(keeps, (CallCase(a, dtypes=_LARGE[:1]) for a in others))
     yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]

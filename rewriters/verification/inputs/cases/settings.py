@@ -11,20 +11,32 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Value
+import torch
+
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.values import (
+    MadeArgument,
+    Tensor,
+    Value,
+    replace_tensors,
+)
 from npufix.rewriters.verification.inputs.cases.together import SHAPED, keep_below
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars, list_parameters
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.cases.trials import Trials
-    from npufix.rewriters.verification.inputs.target import Assignment
+    from npufix.rewriters.verification.inputs.recipes import Recipe
+    from npufix.rewriters.verification.inputs.target import Assignment, Target
 
 _MOST = 10
 """Settings that are other ones alone."""
 _MOST_RECIPES = 4
 """For which all fractions are others."""
+_MOST_ODD = 3
+"""For which sizes are others."""
 _TINY, _TINY_TIMES = 0.01, 64
 _SEEN = 2**-10
 """What only keeps a division possible stays small, and yet shows beside numbers about one: it is
@@ -49,6 +61,67 @@ def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Ite
             other = replace(one, recipe=made)
             if trials.accepts(other):
                 yield other
+
+
+def list_with_odd_sizes(assignments: Sequence[Assignment], trials: Trials) -> Iterator[Assignment]:
+    """Yield calls on objects whose sizes are no powers of two, as far as the original takes them.
+
+    ``2 ** (-8 * head / heads)`` is a number of few digits for 2, 4 and 8 heads alone. A size is
+    another one alone, or with what has the same size in the call, or with all sizes of the object.
+    """
+    seen: list[object] = []
+    for one in assignments:
+        if one.recipe is None or one.recipe.attributes is not None or one.recipe in seen:
+            continue
+        seen.append(one.recipe)
+        if len(seen) > _MOST_ODD:
+            return
+        sizes = _list_powers_of_two(one.recipe, trials.target)
+        for names in filter(None, [*([n] for n in sizes), list(sizes) if len(sizes) > 1 else []]):
+            made = _make_with(one.recipe, {n: _grow(sizes[n]) for n in names})
+            grown = {sizes[n] for n in names}
+            specs = {
+                name: replace_tensors(spec, lambda t: _with_grown(t, grown))  # noqa: B023 - at once
+                for name, spec in one.specs.items()
+            }
+            ways = (replace(one, recipe=made, specs=s) for s in (one.specs, specs))
+            found = next((way for way in ways if trials.accepts(way)), None)
+            if found is not None:
+                yield found
+            if found is not None and len(seen) > 1:
+                break
+
+
+def _list_powers_of_two(recipe: Recipe, target: Target) -> dict[str, int]:
+    """Return the sizes of an object by the names of its arguments: ``heads``, ``config.heads``."""
+    known = target.settings_of(recipe)
+    if any(isinstance(spec, MadeArgument) for _, spec in recipe.arguments):
+        found = try_call(lambda: recipe.given(target.loaded.find), CALL_S).value
+        given = found if isinstance(found, dict) else {}
+        try_call(lambda: (target.owner or object)(**given), CALL_S)  # a stand-in is asked by it
+        kinds = dict(recipe.arguments)
+        for name, value in given.items():
+            if isinstance(kinds[name], MadeArgument) and not isinstance(value, torch.nn.Module):
+                held = getattr(value, "__dict__", {})
+                known |= {f"{name}.{n}": v for n, v in held.items()}
+    sizes = {n: v for n, v in known.items() if type(v) is int and SHAPED.search(n)}
+    return {n: v for n, v in sizes.items() if v > 1 and not v & (v - 1)}
+
+
+def _make_with(recipe: Recipe, sizes: Mapping[str, int]) -> Recipe:
+    made = recipe.made_with(**{n: Value(v) for n, v in sizes.items() if "." not in n})
+    chosen = {**dict(made.chosen), **{n: v for n, v in sizes.items() if "." in n}}
+    return replace(made, chosen=tuple(chosen.items()))
+
+
+def _grow(size: int) -> int:
+    """Return half as much again: 3 for 2, 6 for 4, 12 for 8."""
+    return size * 3 // 2
+
+
+def _with_grown(tensor: Tensor, sizes: Collection[int]) -> Tensor:
+    shape = tuple(_grow(size) if size in sizes else size for size in tensor.shape)
+    return replace(tensor, shape=shape)
 
 
 def _list_others(one: Assignment, trials: Trials) -> Mapping[str, object]:

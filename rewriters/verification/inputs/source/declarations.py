@@ -31,7 +31,11 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     parse_assumption,
     read_comments_of_signature,
 )
-from npufix.rewriters.verification.inputs.source.parameters import HEADS, read_default_sizes
+from npufix.rewriters.verification.inputs.source.parameters import (
+    HEADS,
+    name_sizes,
+    read_default_sizes,
+)
 from npufix.rewriters.verification.inputs.source.promises import (
     find_rising,
     find_unpacked_settings,
@@ -82,11 +86,10 @@ _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
 )  # fmt: skip
 """Sizes that go with names: heads divide widths, widths have halves."""
 _OVER_HEADS = 4
-_CORNERS = 4
-_COUNTED = r"^n$|^n_|num|experts|heads|classes|channels|dim"
 _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
 """What says that not all whole numbers name something."""
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
+_LONG, _FLAGS = "LongTensor", {"zero-one"}
 _NUMBERS = ("int", "float", "bool")
 _PARTS = 2
 _NO_COLUMNS = frozenset("HWLNST")
@@ -396,7 +399,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     given = read_default_sizes(next(inits, None))
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
-        found[name] = replace(found[name], shapes=tuple(_name_sizes(s, given) for s in full))
+        found[name] = replace(found[name], shapes=tuple(name_sizes(s, given) for s in full))
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
@@ -472,7 +475,8 @@ def _read_said(
     return {
         n: Declared(
             said.shapes if plain.get(n) not in _NUMBERS else (),
-            said.kinds,
+            # of 0 and 1, a ``LongTensor`` holds numbers, and no flags
+            said.kinds | ({"int"} if _LONG in plain.get(n, "") and said.kinds == _FLAGS else set()),
             promise=promises.get(n),
             below=said.below or positive.get(n, ""),
             least=int(n in positive),
@@ -487,14 +491,3 @@ def _read_said(
 def _find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:
     owner = qualname.rpartition(".")[0]
     return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)
-
-
-def _name_sizes(shape: Shape, given: Mapping[str, int]) -> Shape:
-    """Return ``(n, dim)`` for ``(n, 8)``, where the object is made with ``dim=8`` by default.
-
-    Boxes have four corners and colours are three, whatever the stride is.
-    """
-    numbers = [str(value) for value in given.values()]
-    sized = {n: v for n, v in given.items() if v > _CORNERS or re.search(_COUNTED, n)}
-    names = {str(value): n for n, value in sized.items() if numbers.count(str(value)) == 1}
-    return tuple(names.get(size, size) for size in shape)

@@ -107,6 +107,8 @@ _NEAR = range(-4, 4)
 """Defaults of what is an axis, and no width."""
 # Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
 WIDTH = 8
+_CORNERS = 4
+_COUNTED = r"^n$|^n_|num|experts|heads|classes|channels|dim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +281,14 @@ def read_default_sizes(function: ast.stmt | None) -> dict[str, int]:
     pairs = list_defaults(function.args).items()
     constants = ((name, d.value) for name, d in pairs if isinstance(d, ast.Constant))
     return {name: value for name, value in constants if type(value) is int and value > 1}
+
+
+def name_sizes(shape: tuple[str, ...], given: Mapping[str, int]) -> tuple[str, ...]:
+    """Return ``(n, dim)`` for ``(n, 8)``, where the object is made with ``dim=8`` by default.
+
+    Boxes have four corners and colours are three, whatever the stride is.
+    """
+    numbers = [str(value) for value in given.values()]
+    sized = {n: v for n, v in given.items() if v > _CORNERS or re.search(_COUNTED, n)}
+    names = {str(value): n for n, value in sized.items() if numbers.count(str(value)) == 1}
+    return tuple(names.get(size, size) for size in shape)

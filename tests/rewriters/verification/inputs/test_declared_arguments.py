@@ -114,6 +114,18 @@ def test_what_is_said_of_all_holds_for_tensors() -> None:
     assert found["mask"].kinds == {"zero-one"}
 
 
+def test_a_long_tensor_of_zeros_and_ones_holds_no_flags() -> None:
+    text = """
+        def f(mask: torch.TYPE):
+            "mask: (B, T) of 0 and 1."
+        """
+    flags, numbers = Tensor((2, 3), "bool"), Tensor((2, 3), "int", 2)
+    for kind, flagged in (("LongTensor", False), ("Tensor", True)):
+        said = declared(text.replace("TYPE", kind)).of("mask")
+        assert said.takes(numbers)
+        assert said.takes(flags) is flagged
+
+
 def test_annotations_of_jaxtyping() -> None:
     said = read_annotation("Float[Tensor, 'b h *n d']")
     assert said.shapes == (("b", "h", "...", "d"),)
