@@ -150,9 +150,6 @@ def _verify(run: Proof) -> Verdict:
     run.judge.differences, aside = set_aside(job, run.judge.differences, compared)
     run.notes += aside
     leave_out_unrepeated(run, original, shown)
-    if not run.judge.differences:
-        rounded = find_rounded_buffers(run, original, patched, compared)
-        run.judge.differences += [] if rounded is None else [rounded[1]]
     if run.judge.differences:
         raise _refute(run, original, patched, shown, keeps)
     if run.judge.undecided:
@@ -160,6 +157,7 @@ def _verify(run: Proof) -> Verdict:
             f"there was no time to tell from rounding what differs: {run.judge.undecided}"
         )
     require_all(run, original, patched, compared, assignments)
+    run.rounded = ", ".join(find_rounded_buffers(original, patched, compared))
     if job.portable:
         _check_portable(run, original, compared)
     run.synchronisations = count_synchronisations(original, patched, compared)

@@ -1,8 +1,8 @@
 """What a change keeps as a buffer, and ``module.half()`` rounds, where a call made it anew.
 
-Calls are made on modules that are converted, but of slopes that are rounded by less than results
-are, the results say little. Here they are the same bit by bit, or the rounding is what differs:
-with the buffer left in float32, the changed module computes what the original does.
+Calls are made on modules that are converted. Where results differ by more than their own rounding,
+they refute; of slopes or windows they differ by less, and the user is told: experts keep such
+tables as buffers, and convert most modules before they train.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.judge.judge import Difference
 from npufix.rewriters.verification.judge.observe_case import CaseRun, observe_version
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
-    from npufix.rewriters.verification.judge.evidence import Proof
 
 _LOW = (torch.bfloat16, torch.float16)
 _MOST = 12
@@ -32,14 +30,13 @@ _MOST = 12
 
 
 def find_rounded_buffers(
-    run: Proof, original: Target, patched: Target, compared: Sequence[CaseRun]
-) -> tuple[CaseRun, Difference] | None:
-    """Return a call on a converted module that a new buffer alone makes another one.
+    original: Target, patched: Target, compared: Sequence[CaseRun]
+) -> tuple[str, ...]:
+    """Return the new buffers of a converted module whose rounding shows in a result.
 
-    Where the change differs in more than that, or the original has it in an attribute, which no
-    conversion rounds, it is said in the verdict.
+    With the same buffers left in float32, the changed module gives other numbers.
     """
-    known: dict[Recipe | None, tuple[str, ...]] = {}
+    known: dict[Recipe, tuple[str, ...]] = {}
     tried = 0
     for one in compared:
         recipe, case = one.case.assignment.recipe, one.case
@@ -48,52 +45,27 @@ def find_rounded_buffers(
             continue
         if recipe not in known:
             known[recipe] = _list_new(original, patched, one)
-        if not known[recipe] or tried >= _MOST:
+        names = known[recipe]
+        if not names or tried >= _MOST:
             continue
         tried += 1
-        names = ", ".join(known[recipe])
-        rounded = observe_version(patched, one)
-        what = _find_other(one.original, rounded)
-        if not what:
-            kept = _list_kept(original, patched, one, known[recipe])
-            before = _observe_exact(original, one, kept) if kept else one.original
-            other = not before.error and _find_other(before, rounded)
-            run.rounded = run.rounded or (names if other else "")
-            continue
-        exact = _observe_exact(patched, one, known[recipe])
-        if exact.error or _find_other(one.original, exact):
-            differs = exact.error or _find_other(exact, rounded)
-            run.rounded = run.rounded or (names if differs else "")
-            continue
-        off = _measure(one.original, rounded, what)
-        text = (
-            f"{what} differs by {off:.3g}, as a module that is converted rounds its new buffer "
-            f"{names}, which the original makes in float32 with every call"
-        )
-        return one, Difference(text, one.label, case.size, what=what, least=off / 2)
-    return None
+        exact = _observe_exact(patched, one, names)
+        if exact.error or _differ(exact, observe_version(patched, one)):
+            return names
+    return ()
 
 
-def _measure(left: CallRecord, right: CallRecord, what: str) -> float:
-    """Return by how much a tensor differs; nothing where it is of another dtype or shape."""
-    one, other = left.tensors[what], right.tensors[what]
-    if one is None or other is None or one.shape != other.shape or not one.numel():
-        return 0.0
-    return float((one.double() - other.double()).abs().nan_to_num().max())
-
-
-def _find_other(left: CallRecord, right: CallRecord) -> str:
-    """Return a result that is not the same number by number."""
+def _differ(left: CallRecord, right: CallRecord) -> bool:
+    """Tell whether a result is not the same number by number."""
     for name, one in left.tensors.items():
         other = right.tensors.get(name)
         if one is None or other is None or not name.startswith("result"):
             continue
-        same = one.dtype == other.dtype and one.shape == other.shape
-        if same and not torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True):
-            return name
-        if not same:
-            return name
-    return ""
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return True
+        if not torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True):
+            return True
+    return False
 
 
 def _list_new(original: Target, patched: Target, one: CaseRun) -> tuple[str, ...]:
@@ -103,33 +75,17 @@ def _list_new(original: Target, patched: Target, one: CaseRun) -> tuple[str, ...
     return tuple(n for n, numbers in after.items() if n not in before and numbers not in held)
 
 
-def _list_kept(
-    original: Target, patched: Target, one: CaseRun, names: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the attributes of the original that hold what is a new buffer now."""
-    after = _list_rounded(patched, one)
-    held = [after[name] for name in names]
-    before = _list_rounded(original, one, registered=False)
-    return tuple(name for name, numbers in before.items() if numbers in held)
-
-
 @runs_with_target
-def _list_rounded(
-    target: Target, one: CaseRun, *, registered: bool = True
-) -> dict[str, list[float]]:
-    """Return the buffers in float32, or attributes, whose numbers are others in a call's dtype."""
+def _list_rounded(target: Target, one: CaseRun) -> dict[str, list[float]]:
+    """Return the buffers in float32 whose numbers are others in a call's dtype."""
     made = try_call(lambda: target.make_object(one.case.assignment.recipe), CALL_S).value
     if not isinstance(made, torch.nn.Module):
         return {}
-    found: dict[str, list[float]] = {}
-    for prefix, part in made.named_modules():
-        held = part.named_buffers(recurse=False) if registered else vars(part).items()
-        for name, value in held:
-            if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
-                full = f"{prefix}.{name}" if prefix else name
-                rounded = not torch.equal(value, value.to(one.dtype).float())
-                found |= {full: value.flatten().tolist()} if rounded else {}
-    return found
+    return {
+        name: value.flatten().tolist()
+        for name, value in made.named_buffers()
+        if value.dtype == torch.float32 and not torch.equal(value, value.to(one.dtype).float())
+    }
 
 
 @runs_with_target
@@ -142,6 +98,6 @@ def _observe_exact(target: Target, one: CaseRun, names: tuple[str, ...]) -> Call
     assert isinstance(exact, torch.nn.Module)  # noqa: S101 - same
     for name in names:
         part, _, last = name.rpartition(".")
-        setattr(made.get_submodule(part), last, getattr(exact.get_submodule(part), last))
+        setattr(made.get_submodule(part), last, exact.get_buffer(name))
     held: dict[tuple[Recipe, torch.dtype], object] = {(recipe.fresh, one.dtype): made}
     return observe_version(replace(target, _instances=held), one)

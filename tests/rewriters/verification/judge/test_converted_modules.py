@@ -35,12 +35,15 @@ class Bias(torch.nn.Module):
 """
 
 
-def test_a_buffer_is_rounded_that_was_made_anew() -> None:
-    change = (_WIDTH, _WIDTH + _BUFFER), (_MADE, ""), ("* window", "* self.window")
-    found = verdict(_FRAME, *change)
-    assert found.status is Status.REFUTED
-    assert "rounds its new buffer window" in found.reason
-    assert found.script
+@pytest.mark.parametrize("made", ["        window = torch.hann_window(self.width)\n", ""])
+def test_of_a_new_buffer_that_a_conversion_rounds_it_is_said(made: str) -> None:
+    attribute = "" if made else "        self.window = torch.hann_window(width)\n"
+    frame = _FRAME if made else _FRAME.replace(_MADE, "").replace("* window", "* self.window")
+    used = ((made, ""), ("* window", "* self.window")) if made else ()
+    change = (_WIDTH + attribute, _WIDTH + _BUFFER)
+    found = verdict(frame.replace(_WIDTH, _WIDTH + attribute), change, *used)
+    assert found.status is Status.EQUIVALENT
+    assert found.ground.startswith("not for a module converted by .half(), which rounds window")
 
 
 def test_a_buffer_that_results_round_as_well_is_the_same() -> None:
@@ -49,14 +52,6 @@ def test_a_buffer_that_results_round_as_well_is_the_same() -> None:
     found = verdict(frame, *change)
     assert found.status is Status.EQUIVALENT
     assert "converted" not in found.ground
-
-
-def test_of_an_attribute_that_becomes_a_buffer_it_is_said() -> None:
-    attribute = "        self.window = torch.hann_window(width)\n"
-    frame = _FRAME.replace(_MADE, "").replace("* window", "* self.window")
-    found = verdict(frame.replace(_WIDTH, _WIDTH + attribute), (attribute, _BUFFER))
-    assert found.status is Status.EQUIVALENT
-    assert found.ground.startswith("not for a module converted by .half(), which rounds window")
 
 
 @pytest.mark.parametrize("config", [False, True])
