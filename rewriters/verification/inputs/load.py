@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
+from npufix.rewriters.verification.calls.named_device import take_names_in
 from npufix.rewriters.verification.inputs.objects.lightning import find_lightning
 from npufix.rewriters.verification.inputs.objects.placeholders import (
     ModuleOfFiles,
@@ -126,6 +127,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     if "optim" in text:
         # The first optimiser imports this, which takes longer than a call may.
         importlib.import_module("torch._dynamo")
+    take_names_in(text)
     _, folder = package_of(Path(path))
     make_importable(folder, Path(root))
     try:

@@ -85,18 +85,14 @@ def begin(start: Start) -> None:
         set_chip(family(start.chip))
         # Each job installs the operators of its own version: mostly, they are these.
         npu_operators.install()
-        _stay_on_host()
+        import torch
+
+        from npufix.rewriters.verification.calls.named_device import stay_on_host
+
+        if not torch.cuda.is_available():
+            stay_on_host()
     else:
         raise NotImplementedError(f"no child for the ground {start.ground}")
-
-
-def _stay_on_host() -> None:
-    """Have ``x.cuda()`` return ``x``: the device that the code means is the one that it runs on."""
-    import torch
-
-    if not torch.cuda.is_available():
-        for kind in (torch.Tensor, torch.nn.Module):
-            kind.cuda = lambda self, *_args, **_words: self  # type: ignore[method-assign]
 
 
 def _after_fork() -> None:

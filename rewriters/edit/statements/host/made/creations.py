@@ -43,7 +43,7 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
     yield from find_range_indexes(here)
     for node in here.nodes:
         match node:
-            case ast.Call(ast.Attribute(moved, "to" | "cuda" | "type_as")):
+            case ast.Call(ast.Attribute(moved, "to" | "cuda" | "npu" | "type_as")):
                 if _is_dropped(here, node):
                     continue
                 made = Made(here)
@@ -86,7 +86,8 @@ def draw_permutation(here: Surroundings, code: ast.Call) -> Proposal | None:
     match code:
         case ast.Call(
             ast.Attribute(
-                ast.Call(made, [ast.Call(drawn, [number], [])], []), "to" | "cuda" | "type_as"
+                ast.Call(made, [ast.Call(drawn, [number], [])], []),
+                "to" | "cuda" | "npu" | "type_as",
             )
         ):
             names = here.flow.names.dotted(made), here.flow.names.dotted(drawn)
@@ -116,8 +117,8 @@ def _target(  # noqa: PLR0911 - one case a way to say where
     cast = f".to({here.text(words['dtype'])})" if "dtype" in words else ""
     whole = f".{code.func.attr}({', '.join(map(here.text, code.args))})"
     match code.func.attr, code.args, sorted(map(str, words)):
-        case "cuda", [], []:
-            return '"cuda"', True, ""
+        case "cuda" | "npu" as kind, [], []:
+            return f'"{kind}"', True, ""
         case "type_as", [other], []:
             return (f"{here.text(other)}.device", True, whole) if _is_plain(other) else None
         case "to", [], ["device"] | ["device", "dtype"]:
