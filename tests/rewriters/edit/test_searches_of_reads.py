@@ -491,6 +491,7 @@ _MADE = (
         ("NPU219", _MADE.format("torch.tensor(1.0, pin_memory=True, device=x.device)"), None),
         ("NPU212", _MADE.format("torch.linspace(0.0, 1.0, n).to(x.device)"), "n, device=x.device"),
         ("NPU212", _MADE.format("torch.arange(x.max()).to(x.device)"), "x.max(), device=x.device"),
+        ("NPU212", _MADE.format("torch.ones(n).npu()"), 'torch.ones(n, device="npu")'),
         ("NPU212", _MADE.format("torch.full((n,), x.max()).to(x.device)"), None),
         ("NPU212", _MADE.format("torch.zeros(0, n).to(x.device)"), None),
         (
