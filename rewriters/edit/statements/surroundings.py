@@ -277,7 +277,7 @@ def is_repeatable(here: Surroundings, part: Node) -> bool:
     if op.startswith("py:math."):
         return True
     if op == Op.ATTR:
-        of_tensor = part.value in {"device", "dtype", "T", "mT", "is_cuda"}
+        of_tensor = part.value in {"device", "dtype", "T", "mT", "is_cuda", "is_npu"}
         return of_tensor or _is_setting(here, part)
     return not (op not in operators.TABLE or op in _UNFIT or op.endswith("_") or _writes(part))
 

@@ -25,7 +25,7 @@ from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-_METADATA = frozenset({"shape", "device", "dtype", "ndim", "size", "dim", "is_cuda"})
+_METADATA = frozenset({"shape", "device", "dtype", "ndim", "size", "dim", "is_cuda", "is_npu"})
 """What no write in place changes."""
 _PURE = frozenset({"torch", "F", "nn", "math", "np", "numpy", *dir(builtins)})
 _OF_LISTS = frozenset(

@@ -65,7 +65,7 @@ OF_TENSORS = frozenset(
         *("shape", "dtype", "device", "dim", "ndim", "size", "view", "reshape", "to", "float"),
         *("half", "bool", "long", "unsqueeze", "squeeze", "expand", "masked_fill", "transpose"),
         *("permute", "contiguous", "sum", "mean", "new_zeros", "type_as", "T", "mT", "grad"),
-        *("requires_grad", "is_cuda", "real", "imag", "layout"),
+        *("requires_grad", "is_cuda", "is_npu", "real", "imag", "layout"),
     ]
 )
 

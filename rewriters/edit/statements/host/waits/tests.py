@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _OF_RANKS = re.compile(r"(^|_)(reduce|gather|broadcast)(_|$)")
-_PASSED = frozenset({Op.GETITEM, Op.ITEM, "cuda", "max", "min", "sum", "to"})
+_PASSED = frozenset({Op.GETITEM, Op.ITEM, "cuda", "max", "min", "npu", "sum", "to"})
 _IS = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 
 
