@@ -1,12 +1,11 @@
 """The device that code names and this machine lacks: ``x.cuda()``, ``ones(n, device="cuda")``.
 
-Where nothing but the CPU is there, the one that is meant is the one that a call runs on: the CPU,
-or torch's ``meta`` where a call is to show what stays on the host.
+The one that is meant is the one that a call runs on: the CPU, the NPU, or torch's ``meta`` where a
+call is to show what stays on the host.
 """
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,6 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_DEVICE = re.compile(r"(cuda|npu)(:\d+)?")
-_MENTIONS = re.compile(r"cuda|npu\b")
-
 
 class _Meant(TorchFunctionMode):
     """Has every operator compute on the device that is meant by a name."""
@@ -26,7 +22,7 @@ class _Meant(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.device = "cpu"
-        self.is_known = False
+        self.names: tuple[str, ...] = ()
         self.is_entered = False
 
     def __torch_function__(
@@ -40,8 +36,10 @@ class _Meant(TorchFunctionMode):
         return func(*map(self._mean, args), **given)
 
     def _mean(self, value: object) -> object:
-        if isinstance(value, (str, torch.device)) and _DEVICE.fullmatch(str(value)):
-            return self.device
+        if isinstance(value, (str, torch.device)):
+            name, _, number = str(value).partition(":")
+            if name in self.names and (not number or number.isdigit()):
+                return self.device
         return value
 
     def move(self, held: Any) -> Any:  # noqa: ANN401 - a tensor or a module
@@ -52,20 +50,20 @@ class _Meant(TorchFunctionMode):
 _MEANT = _Meant()
 
 
-def stay_on_host() -> None:
-    """Have ``x.cuda()`` and ``x.npu()`` of this process return what a call computes with."""
-    _MEANT.is_known = True
+def understand(*names: str) -> None:
+    """Have ``x.cuda()`` of this process return what a call computes with, if that is a name."""
+    _MEANT.names = names
     for kind in (torch.Tensor, torch.nn.Module):
-        for name in ("cuda", "npu"):
+        for name in names:
             setattr(kind, name, lambda self, *_args, **_words: _MEANT.move(self))
 
 
 def take_names_in(text: str) -> None:
-    """Have the names of devices in a text be understood from now on, if they are to be at all.
+    """Have ``device="cuda"`` be understood from now on, if a text says so, and it is to be at all.
 
     Each operator then costs some microseconds more, which only those pay who name one.
     """
-    if _MEANT.is_known and not _MEANT.is_entered and _MENTIONS.search(text):
+    if not _MEANT.is_entered and any(name in text for name in _MEANT.names):
         _MEANT.is_entered = True
         _MEANT.__enter__()  # type: ignore[no-untyped-call] # torch does not annotate it
 

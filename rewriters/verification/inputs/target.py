@@ -11,6 +11,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.leaves import go_through
+from npufix.rewriters.verification.calls.named_device import mean_device
 from npufix.rewriters.verification.calls.nudges import nudge
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
@@ -314,12 +315,12 @@ class Target:
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
         built = {n: s for n, s in specs.items() if isinstance(s, MadeArgument)}
         returned: list[object] = [None]
-        cast = "npu" if moved else "cpu", torch.bfloat16
+        there = "npu" if moved else "cpu"
 
         def call(passed: Mapping[str, object]) -> object:
-            passed = _walk(passed, built)
-            with torch.autocast(*cast) if case.autocast else nullcontext():
-                returned[0] = self.invoke(first, passed)
+            low = torch.autocast(there, torch.bfloat16) if case.autocast else nullcontext()
+            with mean_device(device or there), low:
+                returned[0] = self.invoke(first, _walk(passed, built))
             return returned[0]
 
         def every_state() -> dict[str, object]:

@@ -85,14 +85,14 @@ def begin(start: Start) -> None:
         set_chip(family(start.chip))
         # Each job installs the operators of its own version: mostly, they are these.
         npu_operators.install()
-        import torch
-
-        from npufix.rewriters.verification.calls.named_device import stay_on_host
-
-        if not torch.cuda.is_available():
-            stay_on_host()
     else:
         raise NotImplementedError(f"no child for the ground {start.ground}")
+    import torch
+
+    from npufix.rewriters.verification.calls.named_device import understand
+
+    if not torch.cuda.is_available():
+        understand("cuda", *(["npu"] if start.ground == Backend.REFERENCE.value else []))
 
 
 def _after_fork() -> None:

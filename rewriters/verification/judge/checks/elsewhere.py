@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.named_device import mean_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
 from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.judge.judge import Difference, Seen
@@ -60,7 +59,6 @@ def _error_elsewhere(target: Target, case: CallCase, dtype: torch.dtype) -> str:
     def run() -> object:
         prepared = target.on_host().prepare(case, dtype, device=ELSEWHERE)
         seed_everything(case.seed)
-        with mean_device(ELSEWHERE):
-            return prepared.call(prepared.arguments)
+        return prepared.call(prepared.arguments)
 
     return try_call(run, CALL_S).error

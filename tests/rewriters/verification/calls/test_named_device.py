@@ -33,7 +33,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind in (torch.Tensor, torch.nn.Module):
         for name in ("cuda", "npu"):
             monkeypatch.setattr(kind, name, getattr(kind, name, None), raising=False)
-    named_device.stay_on_host()
+    named_device.understand("cuda", "npu")
     yield
     if meant.is_entered:
         meant.__exit__(None, None, None)
