@@ -127,7 +127,8 @@ def test_scan_says_how_a_loop_over_parts_is_written(inside: Npufix, tmp_path: Pa
         "        return torch.stack(means)\n"
     )
     (tmp_path / "pool.py").write_text(code, encoding="utf-8")
-    # what the rounds read, NPU214 in line 9, is said with the loop
-    (finding,) = json.loads(inside("scan", tmp_path, "--json").stdout)["findings"]
+    finding, read = json.loads(inside("scan", tmp_path, "--json").stdout)["findings"]
     assert (finding["rule"], finding["line"]) == ("NPU250", 8)
     assert "repeat_interleave" in finding["problem"] + finding["advice"]
+    # what the rounds read is said beside it, as it can be written
+    assert (read["rule"], read["replacement"]) == ("NPU214", "ends_list = ends.flatten().tolist()")
