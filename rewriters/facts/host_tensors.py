@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 _MADE = operators.FACTORIES | {"from_numpy"}
-_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "cuda", "npu", "to"}
+_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", *operators.TO_DEVICE}
 """What leaves a tensor on its device."""
 _TOGETHER = operators.BROADCAST | {"outer"}
 _OF_ONE = frozenset({Op.GETITEM, Op.ITEM, Op.COMPARE, "all", "any", "max", "mean", "min", "sum"})

@@ -73,7 +73,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
                 keywords = node.value if isinstance(node.value, tuple) else ()
                 if node.op.removesuffix("(*)") in operators.FACTORIES and "device" not in keywords:
                     return None
-                if node.op in {"cpu", "cuda", "to", "npu"}:
+                if node.op in {"cpu", *operators.TO_DEVICE}:
                     return None
         return True
 

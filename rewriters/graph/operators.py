@@ -96,6 +96,8 @@ OF_TENSORS_ONLY = _having("own")
 FACTORIES = _having("factory")
 TAKES_LENGTHS = _having("lengths")
 MOVES = _having("moves")
+TO_DEVICE = frozenset({"cuda", "npu", "to"})
+"""Methods that bring a tensor to a device, which ``to`` may not name."""
 PURE_METHODS = _having("method") | {a for a, op in _ALIASES.items() if "method" in TABLE[op].words}
 
 

@@ -22,6 +22,24 @@ class MaskedLoss(nn.Module):
         return (loss * mask).sum() / n if n > 0 else 0.0
 """
 
+_NOISE = """
+def forward(x: torch.Tensor, step: torch.Tensor):
+    if (step > 0).all():
+        noise = torch.randn_like(x)
+    else:
+        noise = torch.zeros_like(x)
+    return x + noise
+"""
+_FOCAL = """
+class Focal(nn.Module):
+    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
+        pos = gt.eq(1).float()
+        num_pos = pos.sum()
+        loss = (pred * pos).sum()
+        if num_pos == 0:
+            return -loss
+        return -loss / num_pos
+"""
 _CALLS = """
 class Head(nn.Module):
     def forward(self, boxes: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor):
@@ -238,46 +256,8 @@ class Attend(nn.Module):
     ),
     Rewritten(_WEIGHED, _WEIGHED),
     Rewritten(_CALLS, _CALLS),
-    Rewritten(
-        """
-def forward(x: torch.Tensor, step: torch.Tensor):
-    if (step > 0).all():
-        noise = torch.randn_like(x)
-    else:
-        noise = torch.zeros_like(x)
-    return x + noise
-""",
-        """
-def forward(x: torch.Tensor, step: torch.Tensor):
-    if (step > 0).all():
-        noise = torch.randn_like(x)
-    else:
-        noise = torch.zeros_like(x)
-    return x + noise
-""",
-    ),
-    Rewritten(
-        """
-class Focal(nn.Module):
-    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
-        pos = gt.eq(1).float()
-        num_pos = pos.sum()
-        loss = (pred * pos).sum()
-        if num_pos == 0:
-            return -loss
-        return -loss / num_pos
-""",
-        """
-class Focal(nn.Module):
-    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
-        pos = gt.eq(1).float()
-        num_pos = pos.sum()
-        loss = (pred * pos).sum()
-        if num_pos == 0:
-            return -loss
-        return -loss / num_pos
-""",
-    ),
+    Rewritten(_NOISE, _NOISE),
+    Rewritten(_FOCAL, _FOCAL),
     Rewritten(
         """
 class Controller(nn.Module):

@@ -97,7 +97,7 @@ def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
         return Proposal(branch.code, _BY_ZERO)
     test = _as_tensor(here, branch.test)
     whole = _lines_of(here, branch)
-    if not test or whole is None or here.flow.names.imports.get("torch") != "torch":
+    if not test or whole is None or not here.imports_torch:
         return Proposal(branch.code, CHOOSE)
     other = branch.name if second is None else here.text(second)
     chosen = ", ".join((test, here.text(branch.first), other))
@@ -182,7 +182,7 @@ def _divide_or_nothing(here: Surroundings, branch: _Branch, is_count: IsCount) -
     alone = here.facts(at, x=at.node, n=value)
     if (alone.ndim("x"), alone.ndim("n")) != (0, 0) or not _is_small(here, left):
         return None
-    if here.flow.names.imports.get("torch") != "torch":
+    if not here.imports_torch:
         return None
     test = here.text(branch.test)
     some = f"{name}.clamp(min=1)" if counts else f"torch.where({test}, {name}, 1)"

@@ -328,7 +328,7 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                     new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
                     if (back := slice_of(lists[0].elts[::-1])) is not None:
                         new = f"{name}[{before}{back}{after}].flip({dim})"
-                    elif here.flow.names.imports.get("torch") != "torch":
+                    elif not here.imports_torch:
                         continue
                 proven = frozenset({"is-tensor"} if tensor else ())
                 change = Change(here.span(node), new)

@@ -233,6 +233,11 @@ class Surroundings:
         imports = self.flow.names.imports.items()
         return next((name for name, module in imports if module == "torch"), "")
 
+    @property
+    def imports_torch(self) -> bool:
+        """Whether the file calls torch by its own name."""
+        return self.flow.names.imports.get("torch") == "torch"
+
     def span(self, code: ast.expr | ast.stmt) -> Span:
         """Return where code is."""
         return span(code, self.lines)

@@ -148,7 +148,7 @@ def _keep_in_dictionary(
         loop, around = around, here.loop_of(around)
     if loop is None or (loop.end_lineno or 0) >= len(here.lines):
         return None
-    above = {id(n) for block in (here.block_of(loop),) for n in block}
+    above = set(map(id, here.block_of(loop)))
     begun = [
         n
         for n in (here.statement_of(use) for use in uses)
@@ -158,7 +158,8 @@ def _keep_in_dictionary(
     if not (begun and behind):
         return None
     new = here.text_detached(tensor) + ("" if counts else ".float()")
-    after = f"{whole} = {'int' if counts else 'float'}({whole})".replace(whole, here.text(kept))
+    place = here.text(kept)
+    after = f"{place} = {'int' if counts else 'float'}({place})"
     return _read_behind(here, code, tensor, (new, after), loop, form=FORM_ADDED, counts=counts)
 
 

@@ -148,7 +148,7 @@ def _seems_tensor(here: Surroundings, code: ast.expr) -> bool:
     known, value = here.is_tensor(code), here.value(code)
     if known is not None or value is None:
         return known is True
-    if value.op in {"to", "cuda", "npu"} or is_tensor_elsewhere(here, code):
+    if value.op in operators.TO_DEVICE or is_tensor_elsewhere(here, code):
         return True
     return any(
         e.node.args[0] is value

@@ -216,7 +216,7 @@ def read_together(
     if _computes_nothing(tensor, target):
         return None
     stack = f"torch.stack([{here.text(tensor)} for {here.text(target)} in {here.text(items)}])"
-    if here.flow.names.imports.get("torch") != "torch":
+    if not here.imports_torch:
         return None
     proven = {"is-tensor"} if _is_of_torch(here, tensor) else set[str]()
     new = f"{stack}{'' if _is_reduced(here, tensor) else '.flatten()'}.tolist()"

@@ -36,7 +36,6 @@ ON_HOST = frozenset({"cpu", "numpy"})
 _FEW_READS = 2
 _KEPT = re.compile(r"_(cpu|host)$")
 _PROCESSES = re.compile(r"(^|[._])(tokenizer|(?<!attn_)(?<!attention_)(?<!logits_)processor)$")
-_MOVES = frozenset({"to", "cuda", "npu"})
 _OF_ONE = frozenset(
     {
         Op.GETITEM, Op.ITEM, "all", "any", "argsort", "cumprod", "cumsum", "diff", "flip", "max",
@@ -127,7 +126,7 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return True
     values = _list_assigned(here, code) if node is None else [node]  # inside a comprehension
     every = [part for value in values for part in value.walk()]
-    if any(map(_is_from_host, every)) and not any(part.op in _MOVES for part in every):
+    if any(map(_is_from_host, every)) and not any(part.op in operators.TO_DEVICE for part in every):
         return True
     if node is not None and (
         _is_made_there(here, node)
@@ -151,7 +150,7 @@ def _begins_with(code: ast.expr) -> ast.expr:
         match code:
             case ast.Call(ast.Attribute(ast.Name("torch")), [first, *_]):
                 code = first
-            case ast.Call(ast.Attribute(inner, how)) if how not in _MOVES:
+            case ast.Call(ast.Attribute(inner, how)) if how not in operators.TO_DEVICE:
                 code = inner
             case ast.Subscript(inner):
                 code = inner

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-_MOVES = frozenset({"cuda", "npu", "to"})
 _PASSES_ON = frozenset({Op.CAST, Op.COMPARE, Op.GETITEM, Op.ITEM, Op.PHI})
 """What makes something else of a tensor that is on the host as well."""
 _OF_HOST = re.compile(r"(cv2|lap|PIL|scipy|skimage|sklearn)\b|\w*(assignment|hungarian)")
@@ -61,7 +60,7 @@ def _ends_on_device(here: Surroundings, value: Node) -> bool:
         if not users and node.op not in {Op.CALL, Op.ITEM, Op.PHI}:
             return False  # perhaps the host looks at it where nothing is followed
         for user in users:
-            moves = user.op in _MOVES and node is user.args[0] and _names_device(user)
+            moves = user.op in operators.TO_DEVICE and node is user.args[0] and _names_device(user)
             if moves or (user.op == "item" and _meets_device(here, user, value.args[0])):
                 moved = True
             elif not _passes_on(user):

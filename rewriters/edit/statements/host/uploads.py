@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
-_MOVING = frozenset({"to", "cuda", "npu", "type_as"})
+_MOVING = operators.TO_DEVICE | {"type_as"}
 _SHAPES = frozenset({"contiguous", "expand", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
 _CASTS = frozenset({"bool", "float", "half", "int", "long", "repeat", "to", "type"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")

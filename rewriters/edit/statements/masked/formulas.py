@@ -53,7 +53,7 @@ def reads_of_formulas(here: Surroundings) -> set[int]:
 
 
 def _find_formulas(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
-    if here.flow.names.imports.get("torch") != "torch":
+    if not here.imports_torch:
         return
     for node in here.nodes:
         match node:

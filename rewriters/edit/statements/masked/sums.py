@@ -98,7 +98,7 @@ def reads_under_mask(here: Surroundings) -> set[int]:
 def _find_masked_sums(  # noqa: C901 - one case a way to add up
     here: Surroundings,
 ) -> Iterator[tuple[Proposal, set[int]]]:
-    if here.flow.names.imports.get("torch") != "torch":
+    if not here.imports_torch:
         return
     for node in here.nodes:
         match node:

@@ -45,22 +45,26 @@ something else outside a root than inside."""
 
 def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Iterator[Assignment]:
     """Yield calls on objects of other settings, as far as the original takes them."""
-    seen: list[object] = []
-    for one in assignments:
-        if one.recipe is None or one.recipe.attributes is not None or one.recipe in seen:
-            continue
-        seen.append(one.recipe)
-        if len(seen) > _MOST_RECIPES:
-            return
+    for number, (one, recipe) in enumerate(_list_made_anew(assignments)[:_MOST_RECIPES]):
         others = _list_others(one, trials)
         fractions = {n: v for n, v in others.items() if type(v) in {float, tuple}}
         alone = [{name: value} for name, value in others.items()][:_MOST]
-        tried = [fractions, *(a for a in alone if len(seen) == 1 and a != fractions)]
+        tried = [fractions, *(a for a in alone if not number and a != fractions)]
         for values in filter(None, tried):
-            made = one.recipe.made_with(**{n: Value(v) for n, v in values.items()})
+            made = recipe.made_with(**{n: Value(v) for n, v in values.items()})
             other = replace(one, recipe=made)
             if trials.accepts(other):
                 yield other
+
+
+def _list_made_anew(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Recipe]]:
+    """Return the first call on each object that a constructor makes, and how."""
+    found: list[tuple[Assignment, Recipe]] = []
+    for one in assignments:
+        known = any(one.recipe == recipe for _, recipe in found)
+        if one.recipe is not None and one.recipe.attributes is None and not known:
+            found.append((one, one.recipe))
+    return found
 
 
 def list_with_odd_sizes(assignments: Sequence[Assignment], trials: Trials) -> Iterator[Assignment]:
@@ -69,16 +73,10 @@ def list_with_odd_sizes(assignments: Sequence[Assignment], trials: Trials) -> It
     ``2 ** (-8 * head / heads)`` is a number of few digits for 2, 4 and 8 heads alone. A size is
     another one alone, or with what has the same size in the call, or with all sizes of the object.
     """
-    seen: list[object] = []
-    for one in assignments:
-        if one.recipe is None or one.recipe.attributes is not None or one.recipe in seen:
-            continue
-        seen.append(one.recipe)
-        if len(seen) > _MOST_ODD:
-            return
-        sizes = _list_powers_of_two(one.recipe, trials.target)
+    for number, (one, recipe) in enumerate(_list_made_anew(assignments)[:_MOST_ODD]):
+        sizes = _list_powers_of_two(recipe, trials.target)
         for names in filter(None, [*([n] for n in sizes), list(sizes) if len(sizes) > 1 else []]):
-            made = _make_with(one.recipe, {n: _grow(sizes[n]) for n in names})
+            made = _make_with(recipe, {n: _grow(sizes[n]) for n in names})
             grown = {sizes[n] for n in names}
             specs = {
                 name: replace_tensors(spec, lambda t: _with_grown(t, grown))  # noqa: B023 - at once
@@ -88,7 +86,7 @@ def list_with_odd_sizes(assignments: Sequence[Assignment], trials: Trials) -> It
             found = next((way for way in ways if trials.accepts(way)), None)
             if found is not None:
                 yield found
-            if found is not None and len(seen) > 1:
+            if found is not None and number:
                 break
 
 

@@ -21,6 +21,7 @@ from npufix.rewriters.edit.statements.proposal import (
     more_arguments,
     put,
 )
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name
 from npufix.rewriters.graph.special import Op
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
+_MOVING = operators.TO_DEVICE | {"type_as"}
 _OF_SHAPES = frozenset({"dim", "ndim", "shape", "size", "squeeze", "unsqueeze", "view"})
 
 
@@ -43,7 +45,7 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
     yield from find_range_indexes(here)
     for node in here.nodes:
         match node:
-            case ast.Call(ast.Attribute(moved, "to" | "cuda" | "npu" | "type_as")):
+            case ast.Call(ast.Attribute(moved, how)) if how in _MOVING:
                 if _is_dropped(here, node):
                     continue
                 made = Made(here)
@@ -84,12 +86,7 @@ def draw_permutation(here: Surroundings, code: ast.Call) -> Proposal | None:
     ``torch.from_numpy(np.random.permutation(n)).to(d)``
     """
     match code:
-        case ast.Call(
-            ast.Attribute(
-                ast.Call(made, [ast.Call(drawn, [number], [])], []),
-                "to" | "cuda" | "npu" | "type_as",
-            )
-        ):
+        case ast.Call(ast.Attribute(ast.Call(made, [ast.Call(drawn, [number], [])], []))):
             names = here.flow.names.dotted(made), here.flow.names.dotted(drawn)
         case _:
             return None

@@ -165,6 +165,5 @@ def _range_of(here: Surroundings, code: ast.expr) -> str | None:
         case ast.Call(ast.Name("list"), [inner], []):
             return _range_of(here, inner)
         case ast.Call(ast.Name("range"), [_, *_] as given, []):
-            has_torch = here.flow.names.imports.get("torch") == "torch"
-            return ", ".join(map(here.text, given)) if has_torch else None
+            return ", ".join(map(here.text, given)) if here.imports_torch else None
     return None

@@ -12,6 +12,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arg
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import moves_given, trains
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     last_name,
     list_indexes,
@@ -36,7 +37,6 @@ _INDEX = (
 )
 _OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
 _REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
-_MOVING = frozenset({"to", "cuda", "npu"})
 _LOADS = re.compile(r"(?i)load|data|batch|iter")
 _DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
 """Not ``cpu_device`` and ``torch.device("cpu")``: the host would read before the copy is done."""
@@ -98,7 +98,7 @@ def _gives_back(loop: ast.For | ast.While, given: set[str]) -> bool:
         target.id
         for node in walk(*loop.body)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        if last_name(node.value.func) in _MOVING
+        if last_name(node.value.func) in operators.TO_DEVICE
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -182,7 +182,11 @@ def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
         ):
             named = [k for k in words if k.arg == "device"]
             where = [*args, *(k.value for k in named)]
-            is_own = method in _MOVING and root_name(moved) in given and not takes_columns(moved)
+            is_own = (
+                method in operators.TO_DEVICE
+                and root_name(moved) in given
+                and not takes_columns(moved)
+            )
             if any(here.text(a).endswith("accelerator.device") for a in where):
                 return False  # the loader that ``accelerator.prepare`` returns has moved it
             others = {k.arg for k in words} - {"device", "dtype"}
@@ -288,7 +292,7 @@ def _tensor_read(here: Surroundings, code: ast.expr) -> ast.expr | None:
             return None if known is False or (known is None and here.flow.cls is None) else tensor
     value = here.value(code)
     if value is not None and here.is_tensor(code) is None and value.op in _REDUCED:
-        moved = any(part.op in _MOVING for part in value.walk())
+        moved = any(part.op in operators.TO_DEVICE for part in value.walk())
         return code if moved and _is_one_number(here, code) else None
     return code if here.is_tensor(code) and _is_one_number(here, code) else None
 
@@ -305,7 +309,7 @@ def _place_of(
         case ast.Attribute(like, "new_tensor"):
             return None if words else here.text(like)
     above = here.parents.get(id(made))
-    is_moved = isinstance(above, ast.Attribute) and above.attr in _MOVING
+    is_moved = isinstance(above, ast.Attribute) and above.attr in operators.TO_DEVICE
     if ("device" not in words and not is_moved) or not words.keys() <= {"dtype", "device"}:
         return None
     if reads and "dtype" not in words:

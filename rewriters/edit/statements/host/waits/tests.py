@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _OF_RANKS = re.compile(r"(^|_)(reduce|gather|broadcast)(_|$)")
-_PASSED = frozenset({Op.GETITEM, Op.ITEM, "cuda", "max", "min", "npu", "sum", "to"})
+_PASSED = operators.TO_DEVICE | {Op.GETITEM, Op.ITEM, "max", "min", "sum"}
 _IS = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 
 
@@ -74,7 +74,7 @@ def is_told_by_others(node: Node) -> bool:
 
     It decides by what they say, as whether all are to stop.
     """
-    while node.args and (node.op in _PASSED or "npu" in (node.value, node.args[0].value)):
+    while node.args and node.op in _PASSED:
         node = node.args[0]
     if node.op == Op.CALL and _OF_RANKS.search(str(node.args[0].value)):
         return any(_is_number_of_host(arg) for arg in node.args[1:])

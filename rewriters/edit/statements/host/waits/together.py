@@ -79,7 +79,7 @@ def read_in_turn(
         if any(named in map(ast.unparse, ast.walk(value)) for named in kept):
             break
         group.append(other)
-    if len(group) == 1 or not all(map(here.whole_lines, group)) or not _imports_torch(here):
+    if len(group) == 1 or not all(map(here.whole_lines, group)) or not here.imports_torch:
         return None
     reads = [n for s in group for n in ast.walk(s) if isinstance(n, ast.Call) and _reads(n)]
     in_loop = here.loop_of(statement) is not None
@@ -125,10 +125,6 @@ def _names_number(code: ast.Call) -> bool:
     return isinstance(code.func, ast.Name) and code.func.id == "float" and len(code.args) == 1
 
 
-def _imports_torch(here: Surroundings) -> bool:
-    return here.flow.names.imports.get("torch") == "torch"
-
-
 def _read_all(here: Surroundings, code: ast.Call, statement: ast.stmt) -> Proposal | None:
     """Return one read for all of a statement, ``None`` if ``code`` is the only one.
 
@@ -138,7 +134,7 @@ def _read_all(here: Surroundings, code: ast.Call, statement: ast.stmt) -> Propos
     if not (isinstance(statement, _SIMPLE) and lines) or _runs_later(statement):
         return None
     reads = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and _reads(n)]
-    if not _imports_torch(here) or not _run_together(here, statement, reads):
+    if not here.imports_torch or not _run_together(here, statement, reads):
         return None
     return _read(here, code, statement, reads)
 
