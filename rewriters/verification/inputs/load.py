@@ -30,6 +30,7 @@ from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.named_device import take_names_in
 from npufix.rewriters.verification.inputs.objects.lightning import find_lightning
 from npufix.rewriters.verification.inputs.objects.placeholders import (
+    HOLDS_NONE,
     ModuleOfFiles,
     Placeholder,
     find_answer,
@@ -263,6 +264,11 @@ class _Module:
         found = self._live.__dict__.get(name) if self._live is not None else None
         return None if isinstance(found, Placeholder) else found
 
+    def holds_none(self, name: str) -> bool:
+        """Say whether a definition that was sought is there, and is None."""
+        held = {} if self._live is None else self._live.__dict__
+        return name in held and held[name] is None
+
     def _find_late(self, name: str) -> object:
         """Return what a package wants of this file, whose other file a function imports."""
         found = None if name.startswith("__") or not self._is_loaded else self.find(name)
@@ -344,10 +350,11 @@ class _Module:
             if found is None and (found := find_answer(alias.name)) is not None:
                 self._missing.add(f"{name}, taken for False")
             if found is not None:
-                module.__dict__[name] = found
+                module.__dict__[name] = None if found is HOLDS_NONE else found
                 continue
             module.__dict__[name] = Placeholder(name)
-            where = statement.module if isinstance(statement, ast.ImportFrom) else ""
+            of = statement.module if isinstance(statement, ast.ImportFrom) else alias.name
+            where = of if of != name else ""
             self._missing.add(f"{name} of {where}" if where else name)
 
     def _find_imported(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> object:
@@ -379,7 +386,8 @@ class _Module:
         held = {n for n, value in vars(module).items() if not isinstance(value, Placeholder)}
         for name in sorted({*wanted} - own - {PROBE} - vars(builtins).keys() - held):
             found = self._neighbour(statement, name)
-            module.__dict__[name] = Placeholder(name) if found is None else found
+            known = None if found is HOLDS_NONE else found
+            module.__dict__[name] = Placeholder(name) if found is None else known
             self._missing = self._missing - {name} | ({name} if found is None else set())
 
     def _imports(
@@ -433,6 +441,8 @@ class _Module:
             found = other.find(name)
             if found is not None:
                 return found
+            if other.holds_none(name):
+                return HOLDS_NONE
         return None
 
     def _of_files(self, dotted: str, level: int) -> ModuleOfFiles | None:

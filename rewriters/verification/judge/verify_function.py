@@ -198,8 +198,8 @@ def _find_assignments(
     for find in (find_names_behind, find_names_beside):
         for text, lines in versions:
             read += sorted(find(text, lines))
-    missing = {entry.partition(" of ")[0] for entry in original.loaded.missing}
-    for name in sorted(missing & list_always_called(wanted.tree, job.qualname)):
+    called = list_always_called(wanted.tree, job.qualname)
+    for name in (n for n in original.loaded.missing if n.partition(" of ")[0] in called):
         # No argument helps: seconds of guessing would only come to the same.
         raise NotVerifiedError(
             f"the original does not run without {name}, which cannot be imported"

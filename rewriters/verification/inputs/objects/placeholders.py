@@ -45,6 +45,10 @@ def _never(*_given: object, **_named: object) -> bool:
     return False
 
 
+HOLDS_NONE = object()
+"""What a file has under a name that is None, as ``backend = None`` is until somebody sets it."""
+
+
 class ModuleOfFiles(types.ModuleType):
     """A module that could not be imported, whose definitions are taken out of its file."""
 
@@ -59,8 +63,8 @@ class ModuleOfFiles(types.ModuleType):
             raise AttributeError(name)
         found = self._find(name)
         if found is not None:
-            self.__dict__[name] = found
-            return found
+            self.__dict__[name] = None if found is HOLDS_NONE else found
+            return self.__dict__[name]
         if not _loading:
             raise ImportError(f"{self.__name__}.{name} could not be imported")
         return Placeholder(f"{self.__name__}.{name}")

@@ -30,8 +30,10 @@ def widen(x):
     "ops/scales.py": """
 from . import wide
 from . import numbers as n
+from .numbers import BACKEND
 
 def scale(x):
+    assert n.BACKEND is BACKEND is None
     return x * n.FACTOR
 
 def narrow(x):
@@ -57,6 +59,7 @@ class ScaleConfig(PreTrainedConfig):
 import not_installed
 
 FACTOR = 2.5
+BACKEND = None
 
 def late(x):
     return x.tanh()
