@@ -293,7 +293,7 @@ class _Search:
 
         ``read`` returns what is declared of another one.
         """
-        recipe = next((r for r in self.options if r is not None), None)
+        recipe = self._find_reaching() or next((r for r in self.options if r is not None), None)
         if recipe is None or recipe.attributes is not None:
             return
         self._run_after_others(recipe, read)
@@ -303,6 +303,14 @@ class _Search:
             for made in self.target.choose([recipe], values):
                 if made is not None and made != recipe and made.attributes is None:
                     self._run_after_others(made, read)
+
+    def _find_reaching(self) -> Recipe | None:
+        """Return the first way to make the object by which the lines run, not tests above alone."""
+        for one in self.found.assignments:
+            ran = self.wanted.reached(trace_call(self.target, CallCase(one)) or ())
+            if any(isinstance(place, int) for place in ran):
+                return one.recipe
+        return None
 
     def _run_after_others(self, recipe: Recipe, read: Callable[[str], Declarations]) -> None:
         def combine(other: Target) -> Iterator[Assignment]:

@@ -123,3 +123,21 @@ def test_an_init_that_cannot_run_is_not_verified() -> None:
     found = verdict(NOT_MADE, ("weights.bin", "other.bin"))
     assert found.status == "not verified", found
     assert "__init__ has changed" in found.reason
+
+
+def test_objects_by_which_the_lines_run_are_filled_before_the_call() -> None:
+    text = """
+    class Confusion:
+        def __init__(self, normalize: bool = False):
+            self.normalize, self.table = normalize, torch.zeros(3, 3)
+
+        def update(self, x: torch.Tensor) -> None:
+            self.table = self.table + x.mean() * torch.arange(9.0).view(3, 3)
+
+        def compute(self) -> torch.Tensor:
+            if self.normalize:
+                return self.table / self.table.abs().sum(1).clamp(min=1e-6)[:, None]
+            return self.table
+    """
+    found = verdict(text, ("sum(1)", "sum(0)"))
+    assert found.status == "refuted", found.reason
