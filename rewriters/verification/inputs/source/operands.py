@@ -108,6 +108,43 @@ def list_places(function: ast.AST) -> Iterator[tuple[str, set[int]]]:
             yield from ((n.id, dims) for n in given if isinstance(n, ast.Name))
 
 
+def list_ranks(function: ast.AST, names: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Yield the arguments whose last axis an index writes out, with the number of axes.
+
+    3 for ``x[:, -1:, :]``, which nobody writes where there are four. Below
+    ``x = residual + self.attention(x)``, which has as many, too.
+    """
+    known = {name: name for name in names}
+    marks = [n for n in walk(function) if isinstance(n, ast.Subscript | ast.Assign)]
+    for node in sorted(marks, key=lambda n: (n.lineno, isinstance(n, ast.Assign))):
+        if isinstance(node, ast.Subscript):
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
+            axes = [p for p in parts if ast.unparse(p) != "None"]
+            of = known.get(node.value.id) if isinstance(node.value, ast.Name) else None
+            if (
+                of
+                and len(axes) > 1
+                and ast.unparse(axes[-1]) == ":"
+                and all(map(_is_one_axis, axes))
+            ):
+                yield of, len(axes)
+            continue
+        value = node.value
+        sides = [value.left, value.right] if isinstance(value, ast.BinOp) else [value]
+        if isinstance(value, ast.Call) and re.search("norm|drop", last_name(value.func)):
+            sides = value.args[:1]
+        of = next((known[s.id] for s in sides if isinstance(s, ast.Name) and s.id in known), None)
+        sums = not isinstance(value, ast.BinOp) or isinstance(value.op, ast.Add | ast.Sub)
+        for target in (n for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)):
+            if isinstance(target.ctx, ast.Store):
+                known.pop(target.id, None)
+                known |= {target.id: of} if of and sums and target in node.targets else {}
+
+
+def _is_one_axis(part: ast.expr) -> bool:
+    return isinstance(part, ast.Slice | ast.Constant | ast.UnaryOp) and ast.unparse(part) != "..."
+
+
 def _placed(node: ast.AST) -> str:
     """Return the name in ``~pad[:, None, :]`` or ``rearrange(pad, "b j -> b 1 1 j")``, or ""."""
     match node:

@@ -21,11 +21,11 @@ DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive",
 ANY = "..."
 _POWERS = (2, 3)
 """What sides are raised to: ``patch_size**2``."""
-
-_SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|\*\*|[*+/-])\s*\w+)*)"
+_SIZE = r"(?:\.\.\.|\*\w*|\w+'?(?:\s*(?://|\*\*|[*+/-])\s*\w+)*)"
 _GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
 _BARE = re.compile(r"(?<![\w(\[.])[A-Z]\d?(?:x(?:[A-Z]\d?|\d+))+\b")
 """A shape without brackets: ``Nx4``, ``BxCxHxW``."""
+_QUOTED = re.compile(r"(?i)(?:shape|size)s?[ :]*[(\[][`\w, ]+[)\]]")  # ``(`n`, `m`)``, no types
 _NO_SIZES = re.compile(
     r"(?i)^(optional|tensor|float\d*|int\d*|bool|default|long|none|str|list|tuple|or|true|false|dict"
     r"|module|callable|n?d?array|0|required)$"
@@ -102,10 +102,8 @@ _ALL = re.compile(
     r"(?i)\b(all|both|each)( (tensors?|inputs?|arguments?|are|have|is|has|of|the|a|shaped?))*:? *$"
 )
 _OF_KIND = re.compile(r"(?i)\s+(?:is|are)\s+(?:[01]|zeros?|bool|int|long|float)")
-_CLAUSE = 5
-"""Words that say of an argument what its numbers are."""
+_CLAUSE = 5  # words that say of an argument what its numbers are
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
-
 _LATER = re.compile(rf"(?:[\s`,:]*{_GROUP.pattern})*[\s`,:]*\bor\b")
 _BETWEEN = re.compile(r"[\s`,:]*(?:or[\s`:]*)?")
 """What stands between one shape and the next, where both are of one argument."""
@@ -155,7 +153,6 @@ _INLINE = (
 )
 """A type in the middle of a sentence: ``spec (F, T), starts: list of int, in order``."""
 _OPTIONAL = re.compile(r"(?i)^optional\[(.*)\]$|,? *\boptional\b *,?|(?: or|,| \|) none\b")
-
 _HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
 """What says that all that is added is 0, or so low that it hides."""
 
@@ -210,6 +207,8 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
             said = {kind for pattern, kind in _KINDS if re.search(pattern, words)}
+            if found and all(s[-1] == "2" for s in found):  # real and imaginary, side by side
+                said.discard("complex")
             if "additive" in said and not re.search(_HIDING, words):
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
@@ -302,6 +301,7 @@ def _entries(text: str, names: Sequence[str]) -> Iterator[_Entry]:
     if not text.strip():
         return
     text = _OTHER_SECTION.sub("", text.replace("\\_", "_"))  # as in formulas
+    text = _QUOTED.sub(lambda found: found[0].replace("`", ""), text)
     text = _BARE.sub(lambda found: f"({', '.join(found[0].split('x'))})", text)
     one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     if not one:
@@ -390,7 +390,7 @@ def _shape(text: str, *, alone: bool) -> Shape | None:
 @lru_cache(1 << 12)  # of each call that is tried, the same ones
 def read_sizes(sizes: Shape) -> tuple[ast.expr, ...] | None:
     """Return sizes as expressions; None if one of them is none."""
-    whole = (re.sub(r"(?<!/)/(?!/)", "//", s) for s in sizes)
+    whole = (re.sub(r"(?<!/)/(?!/)", "//", s.replace("'", "_")) for s in sizes)
     times = (re.sub(r"\b(\d+)(?=[A-Za-z_])", r"\1*", s) for s in whole)  # ``(T, 2T - 1)``
     # ``in_`` for the ``in`` of ``(out, in)``
     plain = (re.sub(rf"\b({'|'.join(keyword.kwlist)})\b", r"\1_", s) for s in times)

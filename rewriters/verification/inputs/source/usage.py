@@ -208,14 +208,13 @@ def find_uses(function: Function) -> dict[str, Use]:
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
-    for name, bound in operands.list_compared_with_counters(function):
-        if name in found:
-            found[name].numbers = True
-            found[name].below = found[name].below or bound
-    for name, dims in operands.list_places(function):
-        if name in found:
-            found[name].numbers = True
-            found[name].dims |= dims
+    numbered = [(n, b, set[int]()) for n, b in operands.list_compared_with_counters(function)]
+    numbered += [(n, "", dims) for n, dims in operands.list_places(function)]
+    for use, bound, dims in ((found[n], b, d) for n, b, d in numbered if n in found):
+        use.numbers, use.below = True, use.below or bound
+        use.dims |= dims
+    for name, count in operands.list_ranks(function, found):
+        found[name].dims.add(count)
     for name, use in found.items():
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None

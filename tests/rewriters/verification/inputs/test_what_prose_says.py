@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 
 import pytest
 
@@ -29,6 +30,7 @@ from npufix.rewriters.verification.inputs.source.shapes import (  # noqa: E402 -
     read_text,
     read_types,
 )
+from npufix.rewriters.verification.inputs.source.usage import find_uses  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 BANDS = '''
@@ -244,11 +246,46 @@ def test_a_change_of_shape_is_that_of_the_only_tensor(
     assert (said and said.shapes) == shapes
 
 
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("states (Tensor): points of size (`n_freqs`).", (("n_freqs",),)),
+        ("states (Tensor): of shape (`n`, `m`)", (("n", "m"),)),
+        ("states: complex values of shape [B, T, F', 2]", (("B", "T", "F'", "2"),)),
+        ("states (`my_type`, *optional*): where", ()),
+    ],
+)
+def test_sizes_are_read_in_quotes_and_with_primes(
+    text: str, shapes: tuple[tuple[str, ...], ...]
+) -> None:
+    said = read_text(text, ["states"])["states"]
+    assert said.shapes == shapes
+    assert not said.kinds  # real and imaginary parts lie side by side
+
+
 def test_a_number_has_no_shape() -> None:
     code = f'def repeat(states: Tensor, n_rep: int):\n    """{GOES}"""\n    return states'
     declared = read_declarations(code, "repeat")
     assert declared.of("states").shapes
     assert not declared.of("n_rep").shapes
+
+
+def test_an_index_that_writes_out_the_last_axis_tells_how_many_there_are() -> None:
+    code = """
+    def forward(self, x, tokens, mask, image):
+        residual = x
+        x = residual + self.attention(x)
+        x = self.norm(x)
+        image = self.flatten(image)
+        return x[:, -1:, :] + image[:, 0, :] + mask[:, None, :] + tokens[..., 0, :] + tokens[0]
+    """
+    uses = find_uses(ast.parse(inspect.cleandoc(code)).body[0])
+    assert {n: uses[n].dims for n in ("x", "tokens", "mask", "image")} == {
+        "x": {3},
+        "tokens": set(),
+        "mask": {2},
+        "image": set(),
+    }
 
 
 COLLAPSED = '''
