@@ -163,8 +163,7 @@ class Several:
 
     def without(self, key: str) -> Several:
         """Return the dictionary without one of its keys."""
-        pairs = zip(self.keys, self.items, strict=True)
-        kept = [(k, item) for k, item in pairs if k != key]
+        kept = [(k, i) for k, i in zip(self.keys, self.items, strict=True) if k != key]
         return Several(tuple(item for _, item in kept), "dict", tuple(k for k, _ in kept))
 
     def collect(self, made: Sequence[object]) -> object:
@@ -187,6 +186,7 @@ class MadeArgument:
     """The class of the user's module that ``make`` takes, if any: each version has its own."""
     given: tuple[tuple[str, Spec], ...] | None = None
     """What an object of that class is made with; None for what is made otherwise."""
+    doubled: bool = False  # whether it is a model of two such objects
     walked: bool = False
     """Whether a call gets an iterator over it, which ends once: ``model.parameters()``."""
 

@@ -88,6 +88,7 @@ BASES: tuple[tuple[int, ...], ...] = (
     (3, 2),
     (2, WIDTH, 3, 3),
     (4, 4),
+    (2, 4, 4),
     (),
     (1, 2, 32, 32),  # what some operators want
 )
@@ -473,7 +474,8 @@ def is_tensor(parameter: Parameter, declared: Declared) -> bool:
     annotated = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
     if not annotated and re.search(_PLAIN, parameter.annotation):
         return False  # "an integer" is what the text says of a number as well
-    return annotated or declared.is_tensor or bool(declared.kinds)
+    said = bool(declared.kinds) and type(parameter.default) is not bool  # "last (Bool): a flag"
+    return annotated or declared.is_tensor or said
 
 
 def is_integral(specs: Mapping[str, Spec]) -> bool:

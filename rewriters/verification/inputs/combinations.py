@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,9 @@ from npufix.rewriters.verification.inputs.arguments import (
     guess_tensors,
     is_tensor,
 )
+from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_sought
+from npufix.rewriters.verification.inputs.objects.offers import offer_chain
+from npufix.rewriters.verification.inputs.objects.unmade import randomise
 from npufix.rewriters.verification.inputs.recipes import offer_objects
 from npufix.rewriters.verification.inputs.settings import guess_configurations
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
@@ -24,8 +28,9 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.verification.inputs.load import Loaded
     from npufix.rewriters.verification.inputs.source.declarations import Declarations
     from npufix.rewriters.verification.inputs.target import Target
 
@@ -56,6 +61,8 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         p.name: guess_configurations(p, target, tree) or offer_objects(p, target.loaded)
         for p in wanted
     }
+    function = find_function(tree, target.qualname)
+    models = {p.name: _offer_models(p, function, target.loaded) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         width = base[-1] if base and base[-1] in widths else WIDTH
@@ -69,6 +76,7 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
             guesses = guess_tensors(p, base, widths, own, shapes) if something else []
             return [*guesses, *(() if guesses and own.use.as_tensor else [forced[p.name]])]
         guesses = known[p.name] or guess_argument(p, base, widths, own, shapes)
+        guesses = [*models[p.name], *guesses]
         # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
         sure = is_tensor(p, own)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ()) if v is None or not sure]
@@ -84,12 +92,38 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         row = [tries(p, base) for p in wanted]
         if row not in table:
             table.append(row)
-    side_by_side = find_parallel(find_function(tree, target.qualname))
+    side_by_side = find_parallel(function)
     for cost in range(_MOST_COST):
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):
                 guessed = {p.name: s for p, s in zip(wanted, chosen, strict=True)}
                 yield from tie_lists(guessed, side_by_side, made) if side_by_side else (guessed,)
+
+
+def _offer_models(parameter: Parameter, function: ast.AST | None, loaded: Loaded) -> list[Spec]:
+    """Return models with layers of the classes that code looks for in a model.
+
+    Of the user's for ``for m in model.modules(): if isinstance(m, BayesLinear)``, or of torch's.
+    """
+    names = [] if parameter.has_default else list_sought(function, parameter.name)
+    known = (find_class_of(name, torch.nn, torch.nn.Module) for name in names)
+    specs: list[Spec] = [offer_chain(kind) for kind in known if kind]
+    for name in names:
+        kind = loaded.find(name.rpartition(".")[2])
+        if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
+            made = offer_objects(replace(parameter, annotation=name), loaded)
+            specs += [
+                replace(s, make=partial(_chain, s.make), label=f"a model of two {s}", doubled=True)
+                for s in made
+                if isinstance(s, MadeArgument)
+            ]
+    return specs
+
+
+def _chain(make: Callable[..., torch.nn.Module], kind: type) -> torch.nn.Module:
+    made = torch.nn.Sequential(make(kind), make(kind))
+    randomise(made)
+    return made
 
 
 def tie_lists(

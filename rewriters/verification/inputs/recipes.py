@@ -37,6 +37,7 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
 from npufix.rewriters.verification.inputs.objects.examples import list_constructions
 from npufix.rewriters.verification.inputs.objects.kept import (
     NOT_THE_USERS,
+    count_results,
     find_kept_use,
     find_tensor_use,
     is_layer,
@@ -58,7 +59,11 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     make_weights,
     offer_members,
 )
-from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
+from npufix.rewriters.verification.inputs.objects.ranks import (
+    combine_by_rank,
+    tie_classes,
+    vary_one,
+)
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
 from npufix.rewriters.verification.inputs.objects.unmade import (
     Undrawn,
@@ -91,7 +96,7 @@ from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from npufix.rewriters.verification.inputs.histories import Earlier
     from npufix.rewriters.verification.inputs.load import Loaded
@@ -350,7 +355,7 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
             continue
         seen.append(combination)
         chosen = {name: spec for name, spec in combination if spec is not None}
-        yield _tie_classes(chosen, counts, weights)
+        yield tie_classes(chosen, counts, weights)
 
 
 def _choices(owner: type, parameter: Parameter, loaded: Loaded) -> list[tuple[str, Spec | None]]:
@@ -362,20 +367,6 @@ def _choices(owner: type, parameter: Parameter, loaded: Loaded) -> list[tuple[st
         return [(name, None), *((name, s) for s in other[:few])]
     specs = [Value(None), *specs] if re.search(ABSENT, parameter.annotation) else specs
     return [(name, s) for s in {str(s): s for s in specs or _ANY}.values()]
-
-
-def _tie_classes(
-    chosen: dict[str, Spec], counts: Mapping[str, object], weights: Sequence[str]
-) -> dict[str, Spec]:
-    """Return arguments with as many weights of classes as there are classes."""
-    given = {n: getattr(chosen[n], "value", None) if n in chosen else d for n, d in counts.items()}
-    count = next((n for n in given.values() if type(n) is int and n > 0), 0)
-    tied = {
-        name: replace_tensors(chosen[name], lambda t: replace(t, shape=(count,)))
-        for name in weights
-        if count and name in chosen
-    }
-    return {**chosen, **tied}
 
 
 def _is(spec: Spec, default: object) -> bool:
@@ -390,16 +381,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if not parameter.has_default:
         specs = told or _tensors(owner, parameter)
     if not (specs or parameter.has_default or is_plain(parameter.annotation)):
-        # Another one than what a method takes: the average of two that are equal is no other.
-        called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
-        use = find_kept_use(owner, parameter.name, called=called)
-        own = replace(parameter, name=OWN + parameter.name)
-        specs = offer_for_loops(own, use) or guess_objects(own, use)
-        # A model has weights; a layer that is wrapped may take a mask as well.
-        if called and not offer_for_loops(parameter, use):
-            specs.insert(
-                re.search(MODEL, parameter.name) is not None, make_stand_in(parameter.name)
-            )
+        specs = _offer_layers(owner, parameter)
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
         specs += offer_configurations(annotated, bare) or _offer_made(annotated, bare, loaded)
     if re.search(CONFIG, parameter.name):
@@ -411,11 +393,29 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None:
         specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
-        specs += [make_stand_in(parameter.name)] if is_layer(owner, parameter.name) else []
+        specs += [_stand_in(owner, parameter)] if is_layer(owner, parameter.name) else []
+        if "Tensor" in parameter.annotation:  # one of ``probs`` and ``logits`` is needed
+            specs = specs or _tensors(owner, parameter)
     specs = specs or list_items(owner, parameter)
     paired = not parameter.has_default and is_pair(owner, parameter.name)
     specs += guess_several(parameter, Use(paired=paired)) or tell_apart(parameter.default)
     return (told if parameter.has_default else []) + specs + guess_scalars(parameter)
+
+
+def _offer_layers(owner: type, parameter: Parameter) -> list[Spec]:
+    called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
+    use = find_kept_use(owner, parameter.name, called=called)
+    # Another one than what a method takes: the average of two that are equal is no other.
+    own = replace(parameter, name=OWN + parameter.name)
+    specs = offer_for_loops(own, use) or guess_objects(own, use)
+    if called and not offer_for_loops(parameter, use):
+        # A model has weights; a layer that is wrapped may take a mask as well.
+        specs.insert(re.search(MODEL, parameter.name) is not None, _stand_in(owner, parameter))
+    return specs
+
+
+def _stand_in(owner: type, parameter: Parameter) -> Spec:
+    return make_stand_in(parameter.name, count_results(owner, parameter.name))
 
 
 def offer_objects(parameter: Parameter, loaded: Loaded) -> list[Spec]:

@@ -82,6 +82,25 @@ def is_layer(owner: type, name: str) -> bool:
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
 
 
+def count_results(owner: type, name: str) -> int:
+    """Return how many results methods take of a layer that ``__init__`` is given, 0 for one.
+
+    2 for ``x, weights = self.attention(x, x)`` and for ``self.attention(x, x)[0]``.
+    """
+    _, tree = read_methods(owner)
+    called = {s for s in _list_spellings(tree, name) if s.startswith("self.")} | {f"self.{name}"}
+    for node in ast.walk(tree):
+        value = getattr(node, "value", None)
+        if not isinstance(value, ast.Call) or ast.unparse(value.func) not in called:
+            continue
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            return len(node.targets[0].elts)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            at = node.slice.value
+            return max(at + 1, 2) if type(at) is int else 0
+    return 0
+
+
 def weighs_classes(owner: type, parameter: Parameter) -> bool:
     """Say whether an argument of ``__init__``, as it is or as an attribute, weighs classes."""
     if parameter.default is not None:

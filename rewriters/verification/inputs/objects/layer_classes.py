@@ -1,8 +1,10 @@
-"""Which classes of torch an annotation names: ``nn.LSTM``, or what several have in common."""
+"""Which classes of layers an annotation names, or code looks for in a model."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 
 import torch
 
@@ -35,3 +37,21 @@ def find_class_of(annotation: str, module: object, base: type) -> str:
     name = annotation.strip("'\"").rpartition(".")[2]
     found = getattr(module, name, None) if name.isidentifier() else None
     return name if isinstance(found, type) and issubclass(found, base) else ""
+
+
+def list_sought(function: ast.AST | None, name: str) -> list[str]:
+    """Return the classes of layers that code goes through a model for, as it spells them.
+
+    ``nn.Conv2d`` for ``for m in model.modules(): if isinstance(m, nn.Conv2d)``.
+    """
+    nodes = list(ast.walk(function)) if function is not None else []
+    loops = [n for n in nodes if isinstance(n, ast.For | ast.comprehension)]
+    through = rf"\b{name}(\.\w+)*\.(named_)?(modules|children)\("
+    targets = (n.target for n in loops if re.search(through, ast.unparse(n.iter)))
+    each = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    found: list[str] = []
+    for call in (n for n in nodes if isinstance(n, ast.Call) and len(n.args) > 1):
+        if ast.unparse(call.func) == "isinstance" and ast.unparse(call.args[0]) in each:
+            kinds = call.args[1]
+            found += map(ast.unparse, kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])
+    return list(dict.fromkeys(found))

@@ -54,6 +54,7 @@ _OF_SEVERAL = ("Linear", "BatchNorm1d")
 OWN = "own_"
 """Before the name of what an object is made with: another than what a method takes."""
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
+_MAKES_LAYERS = r"norm|act(?!ion)|layer|block"
 _SMALL = 1 / 64
 _MOST_BATCHES = 101
 _MANY = 324
@@ -83,22 +84,31 @@ class StandInModule(torch.nn.Module):
 class StandInLayer(torch.nn.Module):
     """A layer that nothing is known of: no two of them compute the same."""
 
-    def __init__(self, name: str) -> None:
-        """Derive the function from the name."""
+    def __init__(self, name: str, count: int = 0) -> None:
+        """Derive the function from the name; ``count`` results are unpacked, or it is one."""
         super().__init__()
         self.scale, self.shift = torch.rand(2, generator=seed_generator(name)).tolist()
+        self.count = count
 
-    def forward(self, x: object, *others: object, **named: object) -> object:
+    def forward(self, *given: object, **named: object) -> object:
         """Return the first argument, changed by all there are."""
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            return x
-        made = x.tanh() * (0.5 + self.scale) + self.shift
-        for other in (*others, *named.values()):
-            if isinstance(other, torch.Tensor) and other.numel() and not other.is_complex():
-                # a mask of flags selects where one of numbers is added
-                told = other.float().clamp(-1, 1).mean() + (other.dtype == torch.bool)
-                made = made + told.to(made) * self.scale
-        return made
+        x, *others = (*given, *named.values())
+        made = x
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            made = x.tanh() * (0.5 + self.scale) + self.shift
+            for other in others:
+                if isinstance(other, torch.Tensor) and other.numel() and not other.is_complex():
+                    # a mask of flags selects where one of numbers is added
+                    told = other.float().clamp(-1, 1).mean() + (other.dtype == torch.bool)
+                    made = made + told.to(made) * self.scale
+        if not (self.count and isinstance(made, torch.Tensor)):
+            return made
+        return tuple(made / 2**n for n in range(self.count))
+
+
+def make_layers(name: str) -> Callable[..., torch.nn.Module]:
+    """Return what makes a layer, whatever it is told: ``norm_layer(dim)``."""
+    return lambda *_given, **_named: StandInLayer(name)
 
 
 _SOME_LAYER = "a linear layer"
@@ -163,6 +173,11 @@ def model(seed: int) -> torch.nn.Module:
 def models(seed: int, kind: str = "Linear") -> list[torch.nn.Module]:
     """Return three layers of a class, no two of which compute the same."""
     return [layer(kind, seed + number) for number in range(3)]
+
+
+def chain(seed: int, kind: str) -> torch.nn.Module:
+    """Return a model of three layers of a class."""
+    return torch.nn.Sequential(*models(seed, kind))
 
 
 def parameters(seed: int, scale: float = 1.0, *, every: bool = False) -> list[torch.nn.Parameter]:
@@ -343,13 +358,19 @@ _OF_FEW = _make(of_few.__name__, "a function that raises for more than one row")
 _FAILS_OTHERWISE = _make(of_few.__name__, "one that raises another error", PassedError.__name__)
 
 
-def make_stand_in(name: str) -> MadeArgument:
-    """Return a layer of any shape, another one for another name."""
-    return _make(StandInLayer.__name__, "a stand-in layer", name)
+def make_stand_in(name: str, count: int = 0) -> MadeArgument:
+    """Return a layer of any shape, another one for another name, with so many results."""
+    results = f" with {count} results" if count else ""
+    return _make(StandInLayer.__name__, f"a stand-in layer{results}", name, *[count] * (count > 0))
 
 
 def _make_layer(kind: str, seed: int) -> MadeArgument:
     return _make("layer", f"an nn.{kind}", kind, seed)
+
+
+def offer_chain(kind: str) -> MadeArgument:
+    """Offer a model of layers of a class of ``torch.nn``."""
+    return _make("chain", f"a model of three nn.{kind}", 0, kind)
 
 
 def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -449,7 +470,9 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
             walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
             made = [*weights[:1], *walk, *made[1:]]
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
-        made = [_TANH, some_layer, _FAILS, _OF_FEW]
+        maker = _make(make_layers.__name__, "a function that makes layers", parameter.name)
+        makers = [maker] * (re.search(_MAKES_LAYERS, name) is not None)
+        made = [_TANH, some_layer, *makers, _FAILS, _OF_FEW]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
         made = [some_layer, whole, with_buffers, *([_OF_FEW] if use.called else [])]
     several = use.given > 1 and some_layer in made  # a layer of torch takes one

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import Value, replace_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.calls.values import Spec
 
@@ -64,3 +65,17 @@ def vary_one(
     for at, option in enumerate(options):
         for other in option[_FEW:]:
             yield (*first[:at], other, *first[at + 1 :])
+
+
+def tie_classes(
+    chosen: dict[str, Spec], counts: Mapping[str, object], weights: Sequence[str]
+) -> dict[str, Spec]:
+    """Return arguments with as many weights of classes as there are classes."""
+    given = {n: getattr(chosen[n], "value", None) if n in chosen else d for n, d in counts.items()}
+    count = next((n for n in given.values() if type(n) is int and n > 0), 0)
+    tied = {
+        name: replace_tensors(chosen[name], lambda t: replace(t, shape=(count,)))
+        for name in weights
+        if count and name in chosen
+    }
+    return {**chosen, **tied}

@@ -468,6 +468,7 @@ def _argument(
         held = materialise(kinds, "ordinary", 0, torch.float32, find=find)
         texts = (f"{n}={_argument(kinds[n], v, namespace, dtype)}" for n, v in held.items())
         made = f"{spell_kind(spec.kind)}({', '.join(texts)})"
+        made = f"torch.nn.Sequential({made}, {made})" if spec.doubled else made
         return f"with_weights({', '.join([made, str(dtype)])})"
     if not isinstance(spec, MadeArgument) or not spec.code:
         return write_expression(value, namespace)

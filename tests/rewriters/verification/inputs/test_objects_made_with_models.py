@@ -144,6 +144,23 @@ class Buckets:
         for start in range(0, len(order), self.size):
             yield order[start : start + self.size]
 """
+DIVERGENCE = """
+class Bayes(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.mu = torch.nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+        return x + self.mu
+
+
+def divergence(model):
+    total = 0.0
+    for part in model.modules():
+        if isinstance(part, Bayes):
+            total += part.mu.square().sum()
+    return total
+"""
 AFTER_STEP = TRAINER[TRAINER.index("            self.optimizer.zero_grad()") :]
 LOOP = EMA[EMA.index("        for name") :]
 JOINED = """\
@@ -180,6 +197,7 @@ LAST = "        self.values = self.values[-self.window :]\n"
             ("copy_(param)",),
         ),
         (WEIGHTS, "(1 + self.updates) /", "(self.updates + 1) /", ("self.updates /",)),
+        (DIVERGENCE, "total +=", "total = total +", ("total =",)),
         (LOOKAHEAD, "p.copy_(s)", "p.data.copy_(s)", ("pass",)),
         (BUCKETS, "self.lengths[i]", "self.lengths.__getitem__(i)", ("-self.lengths[i]",)),
         (COPIED, "own.copy_(other)", "own.data.copy_(other)", ("pass",)),

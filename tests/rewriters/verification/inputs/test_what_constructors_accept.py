@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import ast
 import inspect
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,13 +16,19 @@ from tests.rewriters.verification.changed_programs import verdict
 
 from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes
+from npufix.rewriters.verification.inputs.load import Loaded
+from npufix.rewriters.verification.inputs.objects.layer_classes import list_sought
 from npufix.rewriters.verification.inputs.objects.offers import take_steps
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
 from npufix.rewriters.verification.inputs.objects.training_loops import Closure
 from npufix.rewriters.verification.inputs.objects.unmade import make_concrete
+from npufix.rewriters.verification.inputs.recipes import generate_recipes
 from npufix.rewriters.verification.inputs.source.parameters import list_parameters
 from npufix.rewriters.verification.inputs.source.several import guess_several
 from npufix.rewriters.verification.inputs.source.usage import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MODES = """
 BINARY = "binary"
@@ -257,3 +265,51 @@ def test_what_collects_sizes_is_given_numbers() -> None:
     assert Value((3, 5)) in guess_several(sizes, Use())
     (others,) = list_parameters(inspect.signature(joined), spread=True)
     assert others.annotation == "tuple[Tensor, ...]"
+
+
+class _Choice(torch.distributions.Categorical):
+    def score(self, value: torch.Tensor) -> torch.Tensor:
+        return self.log_prob(value)
+
+
+class _Layer(torch.nn.Module):
+    def __init__(
+        self, attention: torch.nn.Module, norm_layer: Callable[..., torch.nn.Module]
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm = norm_layer()
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        out, weights, _ = self.attention(query=x, mask=mask)
+        return self.norm(out) + weights
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "told"),
+    [
+        (_Choice, "score", "logits="),  # one of two, and not both
+        (_Layer, "forward", "attention=a stand-in layer with 3 results"),
+    ],
+)
+def test_objects_are_made_as_their_methods_need_them(owner: type, method: str, told: str) -> None:
+    first = next(generate_recipes(owner, method, Loaded({}, "")))
+    assert told in str(first)
+    made = first.build(owner)
+    if isinstance(made, _Layer):
+        assert made(torch.ones(2, 3)).shape == (2, 3)
+
+
+def test_models_have_the_layers_that_code_looks_for() -> None:
+    text = """
+    def count(model, other):
+        kinds = [type(part) for part in other.children() if isinstance(part, nn.Conv2d)]
+        for name, part in model.backbone.named_modules():
+            if isinstance(part, (Bayes, nn.LayerNorm)) or isinstance(name, str):
+                kinds.append(type(part))
+        return isinstance(model, Outer)
+    """
+    function = ast.parse(inspect.cleandoc(text))
+    assert list_sought(function, "model") == ["Bayes", "nn.LayerNorm", "str"]
+    assert list_sought(function, "other") == ["nn.Conv2d"]
+    assert list_sought(function, "kinds") == []
