@@ -39,6 +39,7 @@ _OF_DEVICE = re.compile(r"(?i)device|cuda|(?<![a-z])npu(?!t)|ascend|is_available
 """What is answered in one way by each device."""
 _ANSWERED = re.compile(r"bool\([01]\)")
 """What has been answered as on an NPU."""
+_PRINTS = re.compile(r"^print$|(?i:^(\w+\.)*_?log(ger|ging)?\.(debug|info|warning|error)$)")
 _NO_COLUMNS = sys.version_info < (3, 11)
 _LONGEST = 60
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "reset_parameters"})
@@ -263,6 +264,28 @@ def find_names_read(text: str, lines: Iterable[int]) -> set[str]:
     except (SyntaxError, ValueError):
         return set()
     return {n.id for n in walk(tree) if isinstance(n, ast.Name) and n.lineno in wanted}
+
+
+def is_printed(text: str, lines: Iterable[int]) -> bool:
+    """Say whether what lines compute is printed: ``total += loss`` above ``print(total / n)``."""
+    tree, wanted = parse_once(text), set(lines)
+    functions = [n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = [f for f in functions if wanted & _span([f])]
+    nodes = [n for f in inside for n in ast.walk(f)]
+    printing = [n for n in nodes if isinstance(n, ast.Call) and _PRINTS.search(ast.unparse(n.func))]
+    if not printing:
+        return False
+    made: set[str] = set()
+    stores = [n for n in nodes if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign)]
+    for node in (*stores, *stores):  # a loop may hand on what stands below
+        if wanted & _span([node]) or made & _names(node, ast.Load):
+            made |= _names(node, ast.Store)
+    return any(wanted & _span([call]) or made & _names(call, ast.Load) for call in printing)
+
+
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    held = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {n.id for n in held if isinstance(n.ctx, context)}
 
 
 def _list_codes(code: CodeType) -> list[CodeType]:

@@ -120,8 +120,9 @@ def _offer_models(parameter: Parameter, function: ast.AST | None, loaded: Loaded
     return specs
 
 
-def _chain(make: Callable[..., torch.nn.Module], kind: type) -> torch.nn.Module:
-    made = torch.nn.Sequential(make(kind), make(kind))
+def _chain(make: Callable[..., object], kind: type) -> torch.nn.Module:
+    layers = make(kind), make(kind)
+    made = torch.nn.Sequential(*(one for one in layers if isinstance(one, torch.nn.Module)))
     randomise(made)
     return made
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.verification.calls.coverage import is_printed
 from npufix.rewriters.verification.calls.device import describe_place
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.judge.observe_case import name_dtype, observe_original
@@ -212,11 +213,18 @@ class Proof:
             ground = f"not in float16, where the changed code raises {self.without_half}; {ground}"
         if self.rounded:
             ground = f"not for a module converted by .half(), which rounds {self.rounded}; {ground}"
+        if self.job.by_hand and self._is_printed():
+            ground = f"what it prints is not compared; {ground}"
         if self.job.inference:
             return f"without gradients, which nobody asks for; {ground}"
         if self.without_own:
             return f"{ground}; without gradients, the original has none: {self.without_own}"
         return ground
+
+    def _is_printed(self) -> bool:
+        job = self.job
+        versions = ((job.original, job.lines_original), (job.patched, job.lines_patched))
+        return any(is_printed(text, lines) for text, lines in versions)
 
     def _describe_ground(self) -> str:
         ground = describe_place()

@@ -360,8 +360,8 @@ _FAILS_OTHERWISE = _make(of_few.__name__, "one that raises another error", Passe
 
 def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     """Return a layer of any shape, another one for another name, with so many results."""
-    results = f" with {count} results" if count else ""
-    return _make(StandInLayer.__name__, f"a stand-in layer{results}", name, *[count] * (count > 0))
+    label = f"a stand-in layer with {count} results" if count else "a stand-in layer"
+    return _make(StandInLayer.__name__, label, name, *[count] * (count > 0))
 
 
 def _make_layer(kind: str, seed: int) -> MadeArgument:

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
+from npufix.rewriters.verification.calls.coverage import is_printed  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.operators import list_operators  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
@@ -462,3 +463,17 @@ def test_a_table_is_asked_for_again_with_one_size_that_is_another() -> None:
     found = verdict(text, ("key = rows, width", f"key = {other}"))
     assert found.status is Status.REFUTED, found
     assert "after rows=" in found.reason
+
+
+@pytest.mark.parametrize(("line", "printed"), [(5, True), (6, True), (7, True), (8, False)])
+def test_what_is_printed_is_told_from_what_is_returned(line: int, *, printed: bool) -> None:
+    text = """
+def test(batches, model):
+    right = other = 0
+    for x, y in batches:
+        hits = model(x).eq(y)
+        right += hits.sum().item()
+    print(f"{right} right")
+    return other + 1
+"""
+    assert is_printed(text, [line]) is printed
