@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Value, replace_tensors
+from npufix.rewriters.verification.calls.values import Value, list_tensors, replace_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ def combine_by_rank(
     # happens to be the operator's own; with sizes that differ, if an object can be made so.
     absent = ((o[0][1] is None or o[0][1] == Value(None), o) for o in options)
     off = tuple(1 if none and len(o) > 1 else 0 for none, o in absent)
-    # A size of several numbers may fit no others, nor a text: then all but these.
-    plain = tuple(
-        0 if isinstance(getattr(o[n][1], "value", None), tuple | list | str) else n
-        for n, o in zip(off, options, strict=True)
-    )
+    # A size of several numbers may fit no others, nor a text or a tensor: then all but these.
+    chosen = [o[n][1] for n, o in zip(off, options, strict=True)]
+    fixed = (isinstance(getattr(s, "value", None), tuple | list | str) for s in chosen)
+    tensors = (s is not None and bool(list_tensors(s)) for s in chosen)
+    plain = tuple(0 if f or t else n for f, t, n in zip(fixed, tensors, off, strict=True))
     first, *others = sorted(ranks, key=sum)
     # Third: other weights than the first, those without any gradient.
     other = (1, *first[1:]) if other_first and len(options[0]) > 1 else first

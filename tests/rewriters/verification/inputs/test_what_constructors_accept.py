@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 from tests.rewriters.verification.changed_programs import verdict
 
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes
 from npufix.rewriters.verification.inputs.load import Loaded
 from npufix.rewriters.verification.inputs.objects.layer_classes import list_sought
@@ -221,6 +221,12 @@ def test_equal_sizes_are_set_apart_and_unlikely_ones_come_last() -> None:
         *(["3", "None", "2"], ["5", "None", "2"]),
         *(["None", "3", "2"], ["None", "5", "2"]),
     ]
+
+
+def test_what_else_is_no_default_is_tried_without_a_tensor() -> None:
+    options = [[("weight", None), ("weight", Tensor((2, 3)))], [("eps", None), ("eps", Value(0.5))]]
+    tried = [[str(s) for _, s in one] for one in combine_by_rank(options, other_first=False)]
+    assert tried.index(["float[2, 3]", "0.5"]) < tried.index(["None", "0.5"]) <= 5
 
 
 def test_a_class_that_leaves_methods_to_others_is_made() -> None:
