@@ -74,8 +74,7 @@ def collect_base_shapes(
         *_of_classes(made),
     )
     long = [(2, _LONG, width) for width in (widths or [WIDTH])[:1]] if made is not None else []
-    likely = (*bases[:6], *layered, *usual[:2], *_of_own_images(made), *usual)
-    first = (*likely, *_of_windows(wanted, made), *long)
+    first = (*bases[:6], *layered, *usual, *_of_windows(wanted, made), *_of_own_images(made), *long)
     # what is broadcast beside heads, ``mask (B, S, S)``, takes no second row
     single = [(1, *base[1:]) for base in layered if len(base) >= _HEADS_DIMS and base[0] > 1]
     return list(dict.fromkeys((*first, *single)))
