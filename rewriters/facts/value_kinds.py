@@ -52,6 +52,7 @@ _KEEPS_TENSOR = (
 )  # fmt: skip
 # A tensor if one of the operands is, and the other one a number or a tensor too.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul"})
+_OF_OPERANDS = _ARITHMETIC | operators.BROADCAST
 # The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
 _PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.
@@ -143,7 +144,7 @@ class ValueKinds:
             self.shapes.shape(node) is not None or is_parameter(self.flow, node)
         ):
             return True
-        if node.op in _ARITHMETIC:
+        if node.op in _OF_OPERANDS:
             kinds = [self._is_tensor(arg) for arg in node.args if not self._can_be_number(arg)]
             if False in kinds:
                 return None if len({*kinds}) > 1 else False

@@ -159,6 +159,13 @@ def build(params, settings, plain):
         return torch.optim.AdamW(params, **settings)
     return deepspeed.ops.adam.FusedAdam(params, **settings)
 """,
+        # the settings may hold it
+        """
+def build(params, settings):
+    if "fused" in settings:
+        settings = dict(settings, lr=1e-3)
+    return torch.optim.AdamW(params, **settings)
+""",
         # not an optimizer
         """
 scheduler = dict(type="AdamW", lr=1e-4)
@@ -243,6 +250,27 @@ def build(name, model):
 """,
     ),
     rewritten=(
+        # beside it, by another name, what NVIDIA's apex fuses
+        Rewritten(
+            """
+from apex.optimizers import FusedAdam
+
+
+def build(name, params, settings):
+    if "fused" in name:
+        return FusedAdam(params, **settings)
+    return torch.optim.AdamW(params, **settings)
+""",
+            """
+from apex.optimizers import FusedAdam
+
+
+def build(name, params, settings):
+    if "fused" in name:
+        return FusedAdam(params, **settings)
+    return torch.optim.AdamW(params, **settings, fused=True)
+""",
+        ),
         Rewritten(_BY_NAME, _BY_NAME),
         Rewritten(_LISTED, _LISTED),
         Rewritten(

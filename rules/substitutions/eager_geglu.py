@@ -41,51 +41,51 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def right(x: Tensor, literal_dim: int) -> Tensor:
+def right(x: Tensor, dim: int) -> Tensor:
     """Activate the second half (diffusers)."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return hidden * F.gelu(gate)
 
 
-def left(x: Tensor, literal_dim: int) -> Tensor:
+def left(x: Tensor, dim: int) -> Tensor:
     """Activate the first half (ModernBERT)."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return F.gelu(hidden) * gate
 
 
-def right_tanh(x: Tensor, literal_dim: int) -> Tensor:
+def right_tanh(x: Tensor, dim: int) -> Tensor:
     """Activate the second half, approximated."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return hidden * F.gelu(gate, approximate="tanh")
 
 
-def left_tanh(x: Tensor, literal_dim: int) -> Tensor:
+def left_tanh(x: Tensor, dim: int) -> Tensor:
     """Activate the first half, approximated."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return F.gelu(hidden, approximate="tanh") * gate
 
 
-def right_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+def right_of_mode(x: Tensor, mode: str, dim: int) -> Tensor:
     """Activate the second half, approximated or not as a setting says."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return hidden * F.gelu(gate, approximate=mode)
 
 
-def left_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+def left_of_mode(x: Tensor, mode: str, dim: int) -> Tensor:
     """Activate the first half, approximated or not as a setting says (vLLM, SGLang)."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return F.gelu(hidden, approximate=mode) * gate
 
 
-def selected_right(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def selected_right(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the second half with a function that the configuration selects."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return hidden * act(gate)
 
 
-def selected_left(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def selected_left(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the first half with a function that the configuration selects."""
-    hidden, gate = x.chunk(2, dim=literal_dim)
+    hidden, gate = x.chunk(2, dim=dim)
     return act(hidden) * gate
 
 
@@ -104,56 +104,54 @@ def selected_projections(gate: Tensor, up: Tensor, act: Activation) -> Tensor:
     return act(gate) * up
 
 
-def fused_right(x: Tensor, literal_dim: int) -> Tensor:
+def fused_right(x: Tensor, dim: int) -> Tensor:
     """Activate the second half and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=0)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=0)[0]
 
 
-def fused_left(x: Tensor, literal_dim: int) -> Tensor:
+def fused_left(x: Tensor, dim: int) -> Tensor:
     """Activate the first half and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=0, activate_left=True)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=0, activate_left=True)[0]
 
 
-def fused_right_tanh(x: Tensor, literal_dim: int) -> Tensor:
+def fused_right_tanh(x: Tensor, dim: int) -> Tensor:
     """Activate the second half, approximated, and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=1)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=1)[0]
 
 
-def fused_left_tanh(x: Tensor, literal_dim: int) -> Tensor:
+def fused_left_tanh(x: Tensor, dim: int) -> Tensor:
     """Activate the first half, approximated, and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=1, activate_left=True)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=1, activate_left=True)[0]
 
 
-def fused_right_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+def fused_right_of_mode(x: Tensor, mode: str, dim: int) -> Tensor:
     """Activate the second half as the setting says and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=int(mode == "tanh"))[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=int(mode == "tanh"))[0]
 
 
-def fused_left_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+def fused_left_of_mode(x: Tensor, mode: str, dim: int) -> Tensor:
     """Activate the first half as the setting says and multiply with one kernel."""
-    return torch_npu.npu_geglu(
-        x, dim=literal_dim, approximate=int(mode == "tanh"), activate_left=True
-    )[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=int(mode == "tanh"), activate_left=True)[0]
 
 
-def fused_selected_right(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def fused_selected_right(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the second half and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=0)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=0)[0]
 
 
-def fused_selected_left(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def fused_selected_left(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the first half and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=0, activate_left=True)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=0, activate_left=True)[0]
 
 
-def fused_tanh_right(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def fused_tanh_right(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the second half, approximated, and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=1)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=1)[0]
 
 
-def fused_tanh_left(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def fused_tanh_left(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the first half, approximated, and multiply with one kernel."""
-    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=1, activate_left=True)[0]
+    return torch_npu.npu_geglu(x, dim=dim, approximate=1, activate_left=True)[0]
 
 
 def joined(gate: Tensor, up: Tensor) -> Tensor:
@@ -205,7 +203,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
     shape = draw.choice([(8,), (3, 6), (2, 3, 8), (2, 4, 2, 6)])
     dims = [dim for dim in range(-len(shape), len(shape)) if shape[dim] % 2 == 0]
     dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
-    return {"x": draw.floats(*shape, dtype=dtype) * 2, "literal_dim": draw.choice(dims)}
+    return {"x": draw.floats(*shape, dtype=dtype) * 2, "dim": draw.choice(dims)}
 
 
 def mode_inputs(draw: Draw) -> dict[str, Any]:

@@ -137,4 +137,25 @@ class GeluAndMul(nn.Module):
         )[0]
 """,
     ),
+    Rewritten(
+        """
+class GEGLU(nn.Module):
+    def __init__(self, dim: int = -1):
+        super().__init__()
+        self.split_dim = dim
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, gate = x.chunk(2, dim=self.split_dim)
+        return x * F.gelu(gate)
+""",
+        """
+class GEGLU(nn.Module):
+    def __init__(self, dim: int = -1):
+        super().__init__()
+        self.split_dim = dim
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch_npu.npu_geglu(x, dim=self.split_dim, approximate=0)[0]
+""",
+    ),
 )

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def halves(x: Tensor, literal_dim: int) -> Tensor:
+def halves(x: Tensor, dim: int) -> Tensor:
     """Activate the first half of a projection."""
-    gate, up = x.chunk(2, dim=literal_dim)
+    gate, up = x.chunk(2, dim=dim)
     return either(
         F.silu(gate) * up,
         gate * (torch.sigmoid(gate) * up),
@@ -55,15 +55,15 @@ def halves(x: Tensor, literal_dim: int) -> Tensor:
     )
 
 
-def selected_halves(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def selected_halves(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the first half with a function that the configuration selects."""
-    gate, up = x.chunk(2, dim=literal_dim)
+    gate, up = x.chunk(2, dim=dim)
     return act(gate) * up
 
 
-def halves_turned(x: Tensor, literal_dim: int) -> Tensor:
+def halves_turned(x: Tensor, dim: int) -> Tensor:
     """Activate the second half of a projection (PaLM, AlphaFold 3)."""
-    up, gate = x.chunk(2, dim=literal_dim)
+    up, gate = x.chunk(2, dim=dim)
     return either(
         F.silu(gate) * up,
         gate * torch.sigmoid(gate) * up,
@@ -71,9 +71,9 @@ def halves_turned(x: Tensor, literal_dim: int) -> Tensor:
     )
 
 
-def selected_halves_turned(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def selected_halves_turned(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate the second half with a function that the configuration selects."""
-    up, gate = x.chunk(2, dim=literal_dim)
+    up, gate = x.chunk(2, dim=dim)
     return act(gate) * up
 
 
@@ -91,28 +91,24 @@ def selected_projections(gate: Tensor, up: Tensor, act: Activation) -> Tensor:
     return act(gate) * up
 
 
-def fused(x: Tensor, literal_dim: int) -> Tensor:
+def fused(x: Tensor, dim: int) -> Tensor:
     """Activate and multiply with one kernel."""
-    return torch_npu.npu_swiglu(x, dim=literal_dim)
+    return torch_npu.npu_swiglu(x, dim=dim)
 
 
-def fused_selected(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def fused_selected(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Activate and multiply with one kernel."""
-    return torch_npu.npu_swiglu(x, dim=literal_dim)
+    return torch_npu.npu_swiglu(x, dim=dim)
 
 
-def fused_turned(x: Tensor, literal_dim: int) -> Tensor:
+def fused_turned(x: Tensor, dim: int) -> Tensor:
     """Exchange the halves, then activate and multiply with one kernel."""
-    return torch_npu.npu_swiglu(
-        torch.cat(x.chunk(2, dim=literal_dim)[::-1], dim=literal_dim), dim=literal_dim
-    )
+    return torch_npu.npu_swiglu(torch.cat(x.chunk(2, dim=dim)[::-1], dim=dim), dim=dim)
 
 
-def fused_selected_turned(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+def fused_selected_turned(x: Tensor, act: Activation, dim: int) -> Tensor:
     """Exchange the halves, then activate and multiply with one kernel."""
-    return torch_npu.npu_swiglu(
-        torch.cat(x.chunk(2, dim=literal_dim)[::-1], dim=literal_dim), dim=literal_dim
-    )
+    return torch_npu.npu_swiglu(torch.cat(x.chunk(2, dim=dim)[::-1], dim=dim), dim=dim)
 
 
 def joined(gate: Tensor, up: Tensor) -> Tensor:
@@ -134,7 +130,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
     dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
     return {
         "x": draw.floats(*shape, dtype=dtype) * draw.choice([1.0, 8.0]),
-        "literal_dim": draw.choice(dims),
+        "dim": draw.choice(dims),
     }
 
 

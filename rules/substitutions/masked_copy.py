@@ -3,7 +3,8 @@
 What: ``x[mask] = y[mask]`` with one mask (or the positions that ``nonzero`` finds for it) on both
 sides, of elements, of rows or of whatever there is at a place, perhaps cast
 (``x[mask] = y[mask].float()``); the same into one column, ``x[mask, 1] = y[mask]``, one row for many
-places, ``x[mask] = row``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
+places, ``x[mask] = row``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number,
+also written out, ``x[mask] = x[mask] + 1``, ``x[mask] = -y[mask]``.
 
 Why it is slow on the NPU: both sides look for the positions first. NonZero runs twice, each time
 the host waits for the device, Index packs the elements and IndexPutV2 unpacks them one by one, for
@@ -182,6 +183,56 @@ def choose_product(x: Tensor, mask: Tensor, value: float) -> None:
     x.copy_(torch.where(mask, x * value, x))
 
 
+def taken_more(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Take elements and a number more where the mask is true."""
+    x[mask] = y[mask] + value
+
+
+def choose_more(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Choose between the sum and the old value."""
+    x.copy_(torch.where(mask, y + value, x))
+
+
+def taken_less(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Take elements and a number less where the mask is true."""
+    x[mask] = y[mask] - value
+
+
+def choose_less(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Choose between the difference and the old value."""
+    x.copy_(torch.where(mask, y - value, x))
+
+
+def taken_from(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Take what elements lack of a number where the mask is true."""
+    x[mask] = value - y[mask]
+
+
+def choose_from(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Choose between the difference and the old value."""
+    x.copy_(torch.where(mask, value - y, x))
+
+
+def taken_times(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Take elements times a number where the mask is true."""
+    x[mask] = y[mask] * value
+
+
+def choose_times(x: Tensor, mask: Tensor, y: Tensor, value: float) -> None:
+    """Choose between the product and the old value."""
+    x.copy_(torch.where(mask, y * value, x))
+
+
+def taken_negative(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Take elements with the other sign where the mask is true."""
+    x[mask] = -y[mask]
+
+
+def choose_negative(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Choose between the other sign and the old value."""
+    x.copy_(torch.where(mask, -y, x))
+
+
 _SHAPES = ((5,), (1,), (3, 4), (3, 3), (2, 3, 4), (0, 3))
 
 
@@ -263,6 +314,13 @@ def scaled_inputs(draw: Draw) -> dict[str, Any]:
     given = _taken(draw, shape)
     value = draw.choice([0, 2, -0.5])
     return {"x": given["x"], "mask": given["mask"], "value": value}
+
+
+def computed_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors, often one and the same, a mask and a number."""
+    given = taken_inputs(draw)
+    y = draw.choice([given["x"], given["y"]])
+    return {**given, "y": y, "value": draw.choice([0, 2, -0.5])}
 
 
 def _taken(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -363,6 +421,7 @@ VECTORS = Condition(
 )
 TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
 CHANGED = (*TAKEN, IS_NUMBER, SAME_RANK_MASK)
+COMPUTED = (*TAKEN, IS_NUMBER, ONE_SHAPE)
 
 RULE = Substitution(
     id="NPU211",
@@ -389,6 +448,11 @@ RULE = Substitution(
         Form(added, choose_sum, scaled_inputs, CHANGED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),
+        Form(taken_more, choose_more, computed_inputs, COMPUTED),
+        Form(taken_less, choose_less, computed_inputs, COMPUTED),
+        Form(taken_from, choose_from, computed_inputs, COMPUTED),
+        Form(taken_times, choose_times, computed_inputs, COMPUTED),
+        Form(taken_negative, choose_negative, taken_inputs, (*TAKEN, ONE_SHAPE)),
     ),
     replaces=(
         "Index",

@@ -26,6 +26,14 @@ def f(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor):
 def f(x: torch.Tensor, scale: torch.Tensor):
     x[x > 0] *= scale
 """,
+    # computed with what only the chosen elements have, or through another mask
+    """
+def f(x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor):
+    y = y.view_as(x)
+    x[x > 0] = y[x > 0] + rows
+    x[x > 1] = 2 - y[x > 0]
+    x[x > 2] = -y[x > 0]
+""",
     # a column for each, and a mask of a matrix
     """
 def f(x: torch.Tensor, y: torch.Tensor, at: torch.Tensor):
@@ -203,6 +211,32 @@ def f(x: torch.Tensor):
         """
 def f(x: torch.Tensor):
     x.copy_(torch.where(x < 0, x * 0.5, x))
+""",
+    ),
+    Rewritten(
+        """
+def angle(a: torch.Tensor, b: torch.Tensor):
+    theta = torch.atan2(b, a)
+    theta[theta < 0] = theta[theta < 0] + 2 * math.pi
+    return theta
+""",
+        """
+def angle(a: torch.Tensor, b: torch.Tensor):
+    theta = torch.atan2(b, a)
+    theta.copy_(torch.where(theta < 0, theta + 2 * math.pi, theta))
+    return theta
+""",
+    ),
+    Rewritten(
+        """
+def signed(x: torch.Tensor, y: torch.Tensor):
+    y = y.view_as(x)
+    x[y < 0] = -x[y < 0]
+""",
+        """
+def signed(x: torch.Tensor, y: torch.Tensor):
+    y = y.view_as(x)
+    x.copy_(torch.where(y < 0, -x, x))
 """,
     ),
 )

@@ -41,7 +41,7 @@ from npufix.rewriters.edit.loops.given.values import (
     Domain,
 )
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
-from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, read_domain
+from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, index_written, read_domain
 from npufix.rewriters.edit.loops.rows.joining import add_up, grow, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.rows.on_host import calls_with_rows, fills_host, is_of_host_alone
@@ -253,10 +253,12 @@ def _try(
         pieces = read_pieces(loop, facts) or read_moved(loop, facts)
         if pieces is not None:
             return _of_pieces(source, flow, loop, facts, pieces, with_text=with_text)
-        domain = read_domain(loop.target, loop.items, facts)
-        body = Body(domain, facts, loop.body)
+        domain, code_of_round = index_written(
+            read_domain(loop.target, loop.items, facts), loop.body
+        )
+        body = Body(domain, facts, code_of_round)
         body.of.is_joined = loop.joined is not None or bool(loop.lists)
-        statements = body.run(loop.body)
+        statements = body.run(code_of_round)
         new = None
         if loop.picked and loop.test is not None:
             _require_indexes(flow, loop, body)

@@ -34,6 +34,7 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.rows.domains import list_other_rows
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
     RECURRENCE,
@@ -126,7 +127,7 @@ class Body:
         for written in self.writes:
             target = self.facts.node(written)
             own = (r for r in self.of.indexer.own_reads if ast.unparse(r) != ast.unparse(written))
-            for read in (*self.of.indexer.reads, *own):
+            for read in (*self.of.indexer.reads, *own, *list_other_rows(self.of)):
                 node = self.facts.node(read)
                 if target is None or node is None:
                     raise CannotBatchError(SHARED)

@@ -50,6 +50,21 @@ def conditions(site: Site) -> set[str]:
 X = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 LENGTHS = torch.tensor([0, 4, 2])
 WRITTEN = {
+    "the row itself": (
+        (
+            "def f(x: Tensor, p: Tensor):\n    x, p = x.view(4, 5), p.view(4, 5)\n"
+            "    for i, row in enumerate(x):\n        row.copy_(p[0] - i)\n"
+            "        row[:2] += 1\n        row *= 3\n    return x\n"
+        ),
+        (X[0], X[1]),
+    ),
+    "the row itself, which nobody counts": (
+        (
+            "def f(x: Tensor, p: Tensor):\n    x, p = x.view(4, 5), p.view(4, 5).clone()\n"
+            "    for given, row in zip(x, p):\n        row[:] = given * 2\n    return p\n"
+        ),
+        (X[0], X[1]),
+    ),
     "a mask in each row": (
         (
             "def f(x: Tensor, p: Tensor):\n"
@@ -407,6 +422,22 @@ def test_what_is_written_computes_the_same(name: str) -> None:
 
 
 STAYS = {
+    "rows of what the round before has written to": (
+        "def f(x: Tensor):\n    for i, row in enumerate(x[:-1]):\n"
+        "        x[i + 1] = row * 2\n    return x\n"
+    ),
+    "rows of the same by another name": (
+        "def f(x: Tensor):\n    y = x[1:]\n    for i, row in enumerate(x[:-1]):\n"
+        "        y[i] = row * 2\n    return x\n"
+    ),
+    "the row itself, of the row before": (
+        "def f(x: Tensor):\n    for before, row in zip(x, x[1:]):\n"
+        "        row.copy_(before)\n    return x\n"
+    ),
+    "parts that are no rows of what is written to": (
+        "def f(x: Tensor):\n    x = x.view(4, 5)\n    for i, part in enumerate(x.chunk(2, 0)):\n"
+        "        x[i] = part.sum(0)\n    return x\n"
+    ),
     "first elements of a row that the round before has changed": (
         "def f(x: Tensor, n: Tensor):\n    y = x.new_zeros(x.shape)\n"
         "    for i in range(x.shape[0] - 1):\n        y[i, : n[i]] = x[i, : n[i]]\n"

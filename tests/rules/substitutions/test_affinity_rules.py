@@ -58,6 +58,8 @@ SAFE = [
     ("NPU211", "x[x < 0] = (-x)[x < 0]", "x.copy_(torch.where(x < 0, -x, x))"),
     ("NPU211", "x[x > 0] += n", "x.copy_(torch.where(x > 0, x + n, x))"),
     ("NPU211", "x[x > 0] -= 1", "x.copy_(torch.where(x > 0, x - 1, x))"),
+    ("NPU211", "x[x > 0] = n - x[x > 0]", "x.copy_(torch.where(x > 0, n - x, x))"),
+    ("NPU201", "x = y.atan2(i)\n    x[x < 0] = 0", "x.masked_fill_(x < 0, 0)"),
     (
         "NPU202",
         "y = x.view(-1).gather(0, i.view(-1))",
@@ -131,6 +133,8 @@ def test_what_is_not_proven_has_a_name(code: str, names: set[str]) -> None:
         "x[x > 0] = 1 / y[x > 0]",
         "x[x > 0] = y[y > 0]",
         "x[x > 0] += y",
+        "x[x > 0] = y[y > 0] + 1",
+        "x[x > 0] = x[x > 0] * y",
         "x[x > 0] *= y.sum(0)",
         "x[i.long(), :] = 0",
         "y = torch.matmul(x.view(2, 3, 4)[:, None], y[:, :, None])",

@@ -325,6 +325,8 @@ class Facts(ValueKinds):
 
     def spans(self, stop: Node, base: Node, dim: int, offset: int = 0) -> bool:
         """Tell whether ``stop + offset`` is the length of a dimension."""
+        if stop.op == Op.SIZE and stop.args[0] is base:
+            return not offset and stop.args[1].value == dim
         while base.op in _LIKE | _CASTS or base.op in {"clone", Op.AGAIN, "contiguous"}:
             base = base.args[0]
         root, more = linear(stop)

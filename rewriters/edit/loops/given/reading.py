@@ -29,6 +29,8 @@ _LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{_CALLED})\(|\[(?:\w+\[\w+
 _WORDS = frozenset({"for", "sum", *_NAMES, *(f"self.{name}" for name in _NAMES)})
 _MADE = frozenset({*REPEATING, "full", "new_full", "unbind"})
 """Rows that are no index of anything: ``x.expand(n, -1)``, ``torch.full((n, 1), i)``, a part."""
+_WRITING = frozenset({"add_", "copy_", "div_", "fill_", "mul_", "sub_", "zero_"})
+"""What may write to a row: ``for i, row in enumerate(x): row.copy_(y - i)``."""
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -124,7 +126,7 @@ def may_hold_loops(
 
 
 def _takes_rows(code: ast.AST) -> bool:
-    made = isinstance(code, ast.Attribute) and code.attr in _MADE
+    made = isinstance(code, ast.Attribute) and code.attr in _MADE | _WRITING
     return made or isinstance(code, ast.Subscript)
 
 

@@ -8,6 +8,7 @@ columns of ``x``.
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,16 +27,19 @@ from npufix.rewriters.edit.loops.given.values import (
     shift,
     subscript,
 )
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.edit.loops.given.facts import Facts
     from npufix.rewriters.graph.nodes import Node
 
 NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"
 STEPS = "it counts in steps, or from a number that is not written out"
+_COUNTER = "_round"
+"""What counts the rounds of a loop that has no name for that."""
 _PARTS = frozenset({"chunk", "split", "unbind"})
 
 
@@ -201,6 +205,70 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
         0, stop, number, {element: value}, shown={"left": left},
         conditions=("whole-pieces",),
     )  # fmt: skip
+
+
+def list_other_rows(of: Expressions) -> Iterator[ast.expr]:
+    """Yield the tensors whose rows a loop takes and reads, but for the rows that it writes to."""
+    for taken in sorted(of.taken & of.domain.names.keys()):
+        value = of.domain.names[taken]
+        whole = value.source or value.code
+        own = of.own_rows.get(ast.unparse(whole)) == (0, value.axis)
+        own = own and not isinstance(value.code, ast.Call)  # parts of several rows
+        if value.kind is Kind.ROWS and not (value.fresh or own):
+            yield whole
+
+
+def index_written(domain: Domain, body: Sequence[ast.stmt]) -> tuple[Domain, list[ast.stmt]]:
+    """Return a loop that writes to ``x[i]`` where it writes to the row itself: ``row += 1``."""
+    changed = {id(s.target) for s in body if isinstance(s, ast.AugAssign)}
+    stored = {
+        n.id
+        for n in walk(*body)
+        if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load) and id(n) not in changed
+    }
+    counted = [n for n, v in domain.names.items() if v.kind is Kind.NUMBER and not v.offset]
+    counter = counted[0] if counted else _COUNTER
+    rows: dict[str, ast.expr] = {
+        element: value.code
+        for element, value in domain.names.items()
+        if value.kind is Kind.ROWS and isinstance(value.code, (ast.Name, ast.Attribute))
+        if not (value.axis or value.fresh or {element, *list_names(value.code)} & stored)
+    }
+    new = [_index(statement, rows, counter) for statement in body]
+    if all(one is other for one, other in zip(new, body, strict=True)):
+        return domain, new
+    return replace(domain, names={counter: read_counter(counter), **domain.names}), new
+
+
+def _index(statement: ast.stmt, rows: dict[str, ast.expr], counter: str) -> ast.stmt:
+    """Return a statement that writes to ``x[i]``, not to a row of that name."""
+    new = copy.copy(statement)
+    match statement, new:
+        case ast.Assign([target]), ast.Assign():
+            place = _place(target, rows, counter) if isinstance(target, ast.Subscript) else None
+            new.targets = [place or target]
+        case ast.AugAssign(target), ast.AugAssign():
+            place = _place(target, rows, counter)
+            new.target = place or new.target
+        case ast.Expr(ast.Call(ast.Attribute(target, called), args, named)), ast.Expr():
+            place = _place(target, rows, counter) if called.endswith("_") else None
+            if place is not None:
+                func = ast.Attribute(place, called, ast.Load())
+                new.value = ast.copy_location(ast.Call(func, args, named), statement.value)
+        case _:
+            return statement
+    return statement if place is None else new
+
+
+def _place(target: ast.expr, rows: dict[str, ast.expr], counter: str) -> ast.Subscript | None:
+    """Return ``x[i, j]`` for ``row[j]``, ``None`` if that is no row."""
+    match target:
+        case ast.Name(row) if row in rows:
+            return ast.Subscript(rows[row], name(counter), ast.Store())
+        case ast.Subscript(ast.Name(row), index) if row in rows:
+            items = [name(counter), *list_indexes(index)]
+            return ast.Subscript(rows[row], ast.Tuple(items, ast.Load()), ast.Store())
+    return None
 
 
 def _side_by_side(found: Sequence[Domain]) -> Domain:

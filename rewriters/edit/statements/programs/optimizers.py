@@ -238,14 +238,24 @@ def _has_fused(here: Surroundings) -> bool:
     """Tell whether the function makes a fused optimizer too, or decides about it.
 
     ``extra = dict(fused=True) if on_gpu else {}``, ``settings["fused"] = use_fused``; so may a
-    function of the module that it calls, ``settings = make_settings(args)``.
+    function of the module that it calls, ``settings = make_settings(args)``. What NVIDIA's apex
+    fuses runs on CUDA alone.
     """
     own, known = here.flow.function, here.flow.names.functions
     called = {last_name(n.func) for n in walk(own) if isinstance(n, ast.Call)}
     nodes = list(walk(own, *(known[name] for name in sorted(called & {*known}))))
     keys = {n.arg for n in nodes if isinstance(n, ast.keyword)}
-    keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))
+    # ``if "fused" in name`` asks for another optimizer, and sets nothing
+    handed = {ast.unparse(n.value) for n in nodes if isinstance(n, ast.keyword) and n.arg is None}
+    tests = (n for n in nodes if isinstance(n, ast.Compare))
+    tested = {id(n.left) for n in tests if ast.unparse(n.comparators[0]) not in handed}
+    texts = (n for n in nodes if isinstance(n, ast.Constant) and id(n) not in tested)
+    keys |= {n.value for n in texts if isinstance(n.value, str)}
+    calls = [n.func for n in nodes if isinstance(n, ast.Call)]
+    of_cuda = [
+        c for c in calls if (here.flow.names.dotted(c) or "").startswith("apex.optimizers.F")
+    ]
+    made = (last_name(c) for c in calls if c not in of_cuda)
     return not DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
 
 
