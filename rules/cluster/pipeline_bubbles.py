@@ -6,9 +6,9 @@ behind.
 Why it is slow on the NPU: a pipeline of P stages and M micro-batches is filled and drained once per
 step, which takes P-1 of M+P-1 parts of the time. Nothing runs on a device meanwhile.
 
-Evidence: Bubble of step_trace_time (the time in receive operations) or, where that is longer, because
-sends and receives are batched, the time of point-to-point collectives in the pipeline groups; of
-both without that in which data moves.
+Evidence: Bubble of step_trace_time (the time in receive operations) or, where that is longer,
+because sends and receives are batched, the time of point-to-point collectives in the pipeline
+groups; of both without that in which data moves.
 
 Use instead: more micro-batches per step (``--global-batch-size`` or a smaller
 ``--micro-batch-size``); several virtual stages per rank, which divides the bubble by their number
