@@ -29,6 +29,7 @@ Ascend Extension for PyTorch; npu_apply_fused_adamw_v2.md of MindSpeed.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, TypedDict
 
@@ -43,7 +44,7 @@ from npufix.rules.shared.recording.pauses import measure_launches_ns
 from npufix.rules.shared.recording.recorded_cells import CELLS, per_row, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pandas as pd
     from numpy.typing import NDArray
@@ -75,6 +76,10 @@ _CLIP = (
     "clip_grad_norm_(..., foreach=True), or clip_grad_norm_fused_ of an optimizer of torch_npu.optim; "
     "torch.optim.AdamW(..., fused=True)"
 )
+_SCALES = re.compile(r"Muls?")
+_LIST, _OF_LISTS = 48, 0.3
+"""Tensors for one kernel over a list of them, and what that takes at least of the time of single ones."""
+_BY_LISTS = "kernels over lists of gradients move as much in fewer launches"
 _ADAM_MOVES = 7
 _ROOTS, _ROOTS_OF_LISTS = "Sqrt|aten::sqrt", "ForeachSqrt"
 """One for each parameter, and one for up to 50 of them."""
@@ -152,6 +157,12 @@ def _observe_updates(
             f"({percent(share(cost, recording))} of the step) in "
             f"{format_count(len(rows) / steps, 'kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
         )
+    elif _clips_only(kinds.index):
+        what = (
+            f"clipping the gradient of one parameter after the other takes {milliseconds(cost)} per "
+            f"step ({percent(share(cost, recording))} of the step) in "
+            f"{format_count(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+        )
     else:
         what = (
             f"an update of one parameter after the other takes {milliseconds(cost)} per step "
@@ -182,6 +193,14 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     lists = rows[is_named(rows, _ROOTS_OF_LISTS, "type")]
     needed += _ADAM_MOVES * float(per_row(lists, CELLS[:2], _count_all).sum())
     parameters = len(roots) + round(float(per_row(lists, CELLS[:1], _count_tensors).sum()))
+    if _clips_only(rows["type"].astype(str).unique()):
+        now, count = int(rows["duration_ns"].sum()), math.ceil(len(rows) / _LIST)
+        return {
+            **whole,
+            "saving_ns": (0, round((1 - _OF_LISTS) * cost)),
+            "instead": (count, round(_OF_LISTS * now), now),
+            "basis": _BY_LISTS,
+        }
     if not 0 < needed < moved:
         return whole
     time = float(rows["duration_ns"].sum()) * needed / moved
@@ -189,6 +208,12 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     saving = (max(0, cost - per_step(high, recording)), max(0, cost - per_step(low, recording)))
     instead = (parameters, low, high)
     return {**whole, "saving_ns": saving, "instead": instead, "basis": _BY_BYTES}
+
+
+def _clips_only(kinds: Iterable[str]) -> bool:
+    """Tell whether nothing but norms is taken, and gradients are scaled by what comes of them."""
+    norms = {kind for kind in kinds if kind.startswith("LpNorm")}
+    return bool(norms) and all(_SCALES.fullmatch(kind) for kind in kinds if kind not in norms)
 
 
 def _say_idle(rows: pd.DataFrame, recording: Recording) -> str:

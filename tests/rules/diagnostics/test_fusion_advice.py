@@ -226,6 +226,14 @@ def test_lists_of_parameters_are_an_optimizer_without_a_mark_too() -> None:
     assert seen(optimizer_in_small_kernels, chain(*lists[:2])) == [], "gradients are scaled"
 
 
+@pytest.mark.parametrize(("scale", "clips"), [("Mul", True), ("Addcmul", False)])
+def test_gradients_that_are_clipped_one_by_one_are_no_update(scale: str, *, clips: bool) -> None:
+    rows = [{**UPDATE, "type": kind} for kind in ("LpNormV2", scale) for _ in range(24)]
+    (found,) = seen(optimizer_in_small_kernels, chain(*rows))
+    assert found.what.startswith("clipping the gradient" if clips else "an update of one parameter")
+    assert (found.instead is not None and found.instead[0] == 1) == clips
+
+
 @pytest.mark.parametrize(
     ("rows", "name"),
     [
