@@ -6,9 +6,9 @@ behind.
 Why it is slow on the NPU: a pipeline of P stages and M micro-batches is filled and drained once per
 step, which takes P-1 of M+P-1 parts of the time. Nothing runs on a device meanwhile.
 
-Evidence: Bubble of step_trace_time (the time in receive operations); where it is 0 because sends
-and receives are batched, the time of point-to-point collectives in the pipeline groups without that
-in which data moves.
+Evidence: Bubble of step_trace_time (the time in receive operations) or, where that is longer,
+because sends and receives are batched, the time of point-to-point collectives in the pipeline
+groups; of both without that in which data moves.
 
 Use instead: more micro-batches per step (``--global-batch-size`` or a smaller
 ``--micro-batch-size``); several virtual stages per rank, which divides the bubble by their number
@@ -92,9 +92,13 @@ def find_bubbles(cluster: Cluster, medians: pd.DataFrame, *, named: bool) -> pd.
     known = rows[rows["bubble_ns"] >= 0].groupby("rank")["bubble_ns"].median()
     stated = known.reindex(medians.index).fillna(0.0)
     rows = per_step(cluster)
-    of_pipeline = rows["role"].map(lambda role: not named or "pp" in parts(role))
-    rows = rows[(rows["kind"] == "p2p") & of_pipeline]
-    waited = rows.groupby("rank")["waited_ns"].sum().reindex(stated.index).fillna(0.0)
+    rows = rows[rows["kind"] == "p2p"]
+    # In what the profiler states data moves, too: attention around a ring waits for little else.
+    moved = rows.groupby("rank")["moved_ns"].sum().reindex(stated.index).fillna(0.0)
+    stated = (stated - moved).clip(lower=0.0)
+    of_pipeline = [not named or "pp" in parts(str(role)) for role in rows["role"]]
+    waited = rows.loc[of_pipeline].groupby("rank")["waited_ns"].sum()
+    waited = waited.reindex(stated.index).fillna(0.0)
     # What computation hides is no bubble.
     exposed = medians["communication_exposed_ns"]
     longer: pd.Series[float] = stated.where(stated > waited, waited)

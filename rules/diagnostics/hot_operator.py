@@ -41,6 +41,7 @@ from npufix.rules.shared.recording.observing import (
     share,
 )
 from npufix.rules.shared.recording.recorded_cells import list_costliest
+from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +69,9 @@ _WORK = re.compile(
 )
 _UPDATE = re.compile(r"Apply\w+|aten::_fused_\w*(adam|sgd|adagrad)\w*")
 """Work as well: an optimizer that is fused already."""
+_TABLE_GRADIENT = r"EmbeddingDenseGrad\w*"
+_SPARSE = 4
+"""Times as many rows as are looked up has a table of which an update rewrites mostly the others."""
 _ELEMENTWISE = (
     "element-wise work that reads and writes the whole tensor each time: a fused operator of "
     "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones"
@@ -102,6 +106,11 @@ _BY_TYPE = (
 _BY_MASK = (
     "x[mask] = v with a boolean mask, whose places NonZero looks up: x.masked_fill_(mask, v) or "
     "torch.where(mask, v, x) (NPU201); npufix scan FOLDER_OF_YOUR_CODE finds it"
+)
+_TABLE = (
+    "the gradient of nn.Embedding fills the whole table, and the optimizer rewrites all of it for the "
+    "few rows that are looked up: update these rows alone (each index once: torch.unique, then the "
+    "inverse), spread the table over the ranks, or freeze it"
 )
 _NEAR = 4
 """Kernels between the NonZero of a boolean mask and the IndexPut that takes its result."""
@@ -144,6 +153,11 @@ def check(recording: Recording) -> Iterator[Observation]:
     if masked["duration_ns"].sum() >= least:
         left &= ~kernels.index.isin(masked.index)
         yield replace(_observation(_types(masked), masked, whole, recording), advice=_BY_MASK)
+    tables = rows_where(kernels, left & _of_tables(kernels))
+    if tables["duration_ns"].sum() >= least:
+        left &= ~kernels.index.isin(tables.index)
+        seen = _observation(_types(tables), tables, whole, recording)
+        yield replace(seen, advice=_TABLE, is_work=False)
     for rows in _chains(kernels, left, least):
         left &= ~kernels.index.isin(rows.index)
         yield _observation(_types(rows), rows, whole, recording)
@@ -180,6 +194,28 @@ def _by_mask(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     asked = lines.isin(lines[found[at]]).to_numpy()
     found[order[before[found]]] = True
     found[at[asked]] = True
+    return found
+
+
+def _of_tables(kernels: pd.DataFrame) -> NDArray[np.bool_]:
+    """Tell which kernels make, and apply, the gradient of a table of which few rows are looked up."""
+    found = np.zeros(len(kernels), np.bool_)
+    makes = is_named(kernels, _TABLE_GRADIENT, "type")
+    updates = is_named(kernels, _UPDATE.pattern, "type")
+    if not makes.any() or not updates.any():
+        return found
+    asked = np.flatnonzero(makes | updates)
+    given, made = (
+        kernels[name].iloc[asked].astype(str) for name in ("input_shapes", "output_shapes")
+    )
+    tables = set()
+    for row in np.flatnonzero(makes[asked]).tolist():
+        table, gradient = shapes(made.iloc[row])[0], shapes(given.iloc[row])[0]
+        if elements(table) >= _SPARSE * elements(gradient) > 0:
+            tables.add(table)
+            found[asked[row]] = True
+    own = np.flatnonzero(updates[asked])
+    found[asked[own]] = [shapes(cell)[0] in tables for cell in given.iloc[own]]
     return found
 
 
@@ -288,9 +324,9 @@ def _gpu_advice(kind: str) -> str:
 
 def _shapes(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
     times = rows["duration_ns"].to_numpy()
-    for shapes, spent, count in list_costliest(rows["input_shapes"], times, _MOST_SHAPES):
+    for cell, spent, count in list_costliest(rows["input_shapes"], times, _MOST_SHAPES):
         per = f"{milliseconds(spent / steps)} per step"
-        yield f"on {shapes}", f"{format_count(count / steps, 'kernel')}, {per}"
+        yield f"on {cell}", f"{format_count(count / steps, 'kernel')}, {per}"
 
 
 RULE = Diagnostic(

@@ -29,6 +29,7 @@ Ascend Extension for PyTorch; npu_apply_fused_adamw_v2.md of MindSpeed.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, TypedDict
 
@@ -43,7 +44,7 @@ from npufix.rules.shared.recording.pauses import measure_launches_ns
 from npufix.rules.shared.recording.recorded_cells import CELLS, per_row, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pandas as pd
     from numpy.typing import NDArray
@@ -75,6 +76,11 @@ _CLIP = (
     "clip_grad_norm_(..., foreach=True), or clip_grad_norm_fused_ of an optimizer of torch_npu.optim; "
     "torch.optim.AdamW(..., fused=True)"
 )
+_SCALES = re.compile(r"Muls?")
+_LIST, _ONCE = 48, 0.45
+"""Tensors for one kernel over a list of them, and how much of what the kernels of an SGD with momentum
+move is parameter, gradient and momentum read, two of them written: 5 of 11."""
+_BY_LISTS = "kernels over lists of tensors move as much in fewer launches"
 _ADAM_MOVES = 7
 _ROOTS, _ROOTS_OF_LISTS = "Sqrt|aten::sqrt", "ForeachSqrt"
 """One for each parameter, and one for up to 50 of them."""
@@ -99,7 +105,7 @@ class _Gain(TypedDict, total=False):
     kernels: Labels
     basis: str
     saving_ns: tuple[int, int]
-    instead: tuple[int, int, int]
+    instead: tuple[int, ...]
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -152,6 +158,12 @@ def _observe_updates(
             f"({percent(share(cost, recording))} of the step) in "
             f"{format_count(len(rows) / steps, 'kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
         )
+    elif _clips_only(kinds.index):
+        what = (
+            f"clipping the gradient of one parameter after the other takes {milliseconds(cost)} per "
+            f"step ({percent(share(cost, recording))} of the step) in "
+            f"{format_count(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+        )
     else:
         what = (
             f"an update of one parameter after the other takes {milliseconds(cost)} per step "
@@ -182,6 +194,8 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     lists = rows[is_named(rows, _ROOTS_OF_LISTS, "type")]
     needed += _ADAM_MOVES * float(per_row(lists, CELLS[:2], _count_all).sum())
     parameters = len(roots) + round(float(per_row(lists, CELLS[:1], _count_tensors).sum()))
+    if not parameters and not rows["type"].astype(str).str.startswith(_FOREACH).any():
+        return {**whole, **_gain_by_lists(rows, cost, recording)}
     if not 0 < needed < moved:
         return whole
     time = float(rows["duration_ns"].sum()) * needed / moved
@@ -189,6 +203,33 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     saving = (max(0, cost - per_step(high, recording)), max(0, cost - per_step(low, recording)))
     instead = (parameters, low, high)
     return {**whole, "saving_ns": saving, "instead": instead, "basis": _BY_BYTES}
+
+
+def _gain_by_lists(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
+    """Return what kernels over lists of tensors would take: no less than the quickest of these do.
+
+    A norm of 30 kB takes what any kernel does at least; that of 30 MB is as long in a list.
+    """
+    times = rows["duration_ns"].to_numpy(np.float64)
+    clips = _clips_only(rows["type"].astype(str).unique())
+    moved = per_row(rows, CELLS, _count_moved)
+    rate = float((moved / np.maximum(times, 1)).max())
+    if not rate:
+        return {}
+    whole = round(times.sum())
+    likely = float(moved.sum()) / rate
+    # A fused update moves each tensor once, where an operator for each term moves it again.
+    least, likely = (likely, (1 + _SPREAD) * likely) if clips else (_ONCE * likely, likely)
+    least, likely = round(min(whole, least)), round(min(whole, likely))
+    saved = max(0, cost - per_step(least, recording))
+    instead = (math.ceil(len(rows) / _LIST), least, whole, likely)
+    return _Gain(saving_ns=(0, saved), instead=instead, basis=_BY_LISTS)
+
+
+def _clips_only(kinds: Iterable[str]) -> bool:
+    """Tell whether nothing but norms is taken, and gradients are scaled by what comes of them."""
+    norms = {kind for kind in kinds if kind.startswith("LpNorm")}
+    return bool(norms) and all(_SCALES.fullmatch(kind) for kind in kinds if kind not in norms)
 
 
 def _say_idle(rows: pd.DataFrame, recording: Recording) -> str:

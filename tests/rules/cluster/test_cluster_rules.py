@@ -129,7 +129,11 @@ def test_the_bubble_that_the_steps_state_counts_without_collectives(stated: int,
     assert [each.cost_ns for each in seen] == ([told] if told else [])
     # Where both are known, sends and receives may be batched: the longer one is the bubble.
     (both,) = found("NPU608", replace(base, steps=steps))
-    assert both.cost_ns >= max(told, 50 * MS)
+    assert both.cost_ns >= max(0.75 * told, 50 * MS)  # less what moves
+    # Around a ring that is slow all of it is data that moves.
+    assert base.transports is not None
+    links = base.transports.assign(transit_ns=base.transports["transit_ns"] + 1000 * MS)
+    assert not found("NPU608", replace(base, steps=steps, transports=links, groups=base.groups[:0]))
     # Where no group is called a pipeline, the ranks that receive are one.
     unnamed = found("NPU608", replace(base, steps=steps, groups=base.groups[:0], **bare))
     assert [each.cost_ns for each in unnamed] == ([told] if told else [])

@@ -219,7 +219,10 @@ def test_no_bandwidth_no_slow_reduction() -> None:
 )
 def test_caches_that_grow(shapes: str, output: str, expected: int) -> None:
     rows = [kernel("ConcatD", shapes, output)]
-    assert len(told(growing_concatenation, recording(rows))) == expected
+    found = told(growing_concatenation, recording(rows))
+    assert len(found) == expected
+    # What is written in place of all of it is a few rows.
+    assert all(seen.likely_ns and seen.likely_ns > 0.9 * seen.cost_ns for seen in found)
 
 
 def projections(*inputs: str, **columns: Any) -> Recording:

@@ -203,7 +203,11 @@ def test_a_fused_adam_moves_seven_tensors_for_each_parameter() -> None:
     assert found.saving_ns == (116 * US, 284 * US)
     sgd = [{**row, "type": "Mul"} for row in one]
     (other,) = seen(optimizer_in_small_kernels, chain(*sgd * 4), host_rows=optimizer("SGD"))
-    assert other.instead is other.saving_ns is None
+    assert other.instead == (1, 216 * US, 480 * US, 480 * US), "5 of 11 tensors; a list of 24"
+    assert other.saving_ns == (0, 264 * US)
+    blind = [{**row, "input_shapes": "", "output_shapes": ""} for row in sgd * 4]
+    (unknown,) = seen(optimizer_in_small_kernels, chain(*blind), host_rows=optimizer("SGD"))
+    assert unknown.instead is unknown.saving_ns is None
     assert (found.advice, other.advice) == (
         "torch.optim.AdamW(..., fused=True) or torch_npu.optim.NpuFusedAdamW",
         "torch_npu.optim.NpuFusedSGD",
@@ -224,6 +228,17 @@ def test_lists_of_parameters_are_an_optimizer_without_a_mark_too() -> None:
     average = {**UPDATE, "type": "ApplyAdamWV2"}  # of the weights, behind a fused step
     assert seen(optimizer_in_small_kernels, chain(*lists, average)) == []
     assert seen(optimizer_in_small_kernels, chain(*lists[:2])) == [], "gradients are scaled"
+
+
+@pytest.mark.parametrize(("scale", "clips"), [("Mul", True), ("Addcmul", False)])
+def test_gradients_that_are_clipped_one_by_one_are_no_update(scale: str, *, clips: bool) -> None:
+    cells = {"input_dtypes": "FLOAT", "input_shapes": "64,16", "output_shapes": "64,16"}
+    kinds = [kind for kind in ("LpNormV2", scale) for _ in range(24)]
+    rows = [{**UPDATE, **cells, "type": kind} for kind in kinds]
+    (found,) = seen(optimizer_in_small_kernels, chain(*rows))
+    assert found.what.startswith("clipping the gradient" if clips else "an update of one parameter")
+    least = 960 * US if clips else 432 * US
+    assert found.instead == (1, least, 960 * US, 960 * US)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,19 @@ def test_a_mask_alone_is_an_operator_like_others() -> None:
     assert "x[index] = v" in seen.advice
 
 
+@pytest.mark.parametrize(("looked_up", "together"), [("9", True), ("90", False)])
+def test_a_table_that_is_rewritten_for_few_rows_is_one_finding(
+    looked_up: str, *, together: bool
+) -> None:
+    made = {"input_shapes": f"{looked_up},8;{looked_up}", "output_shapes": "100,8"}
+    rows = [kernel("EmbeddingDenseGradV2", MS, **made)]
+    rows += [kernel("ApplyAdamWV2", 3 * MS, input_shapes="100,8;100,8;1")]
+    rows += [kernel("ApplyAdamWV2", MS, input_shapes="8,8;8,8;1"), kernel("MatMulV3", MS)]
+    seen = next(iter(check(recording(rows))))
+    assert (seen.cost_ns == 4 * MS and not seen.is_work) == together
+    assert ("spread the table" in seen.advice and "rewrites" in seen.advice) == together
+
+
 def test_a_step_that_waits_is_told_of_no_type_that_takes_next_to_nothing_of_it() -> None:
     rows = [kernel("IndexPutV2", 4 * MS), kernel("MatMulV3", 96 * MS)]
     told = [o.what.split()[0] for o in check(recording(rows, step_ns=900 * MS))]
