@@ -216,7 +216,9 @@ def find_uses(function: Function) -> dict[str, Use]:
         if name in found:
             found[name].numbers = True
             found[name].dims |= dims
+    keys = operands.list_keys_by_default(function)
     for name, use in found.items():
+        use.keys = list(dict.fromkeys([*use.keys, *keys.get(name, ())]))
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None
         use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None
