@@ -56,11 +56,11 @@ def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Ite
             other = replace(one, recipe=made)
             if trials.accepts(other):
                 yield other
-    changed = (made for made in map(_with_filters, assignments[:1]) if made not in assignments)
+    changed = (made for made in map(train_filters, assignments[:1]) if made not in assignments)
     yield from filter(trials.accepts, changed)
 
 
-def _with_filters(one: Assignment) -> Assignment:
+def train_filters(one: Assignment) -> Assignment:
     """Return the same call with weights of a convolution among those that are trained."""
     specs, recipe = {n: with_filters(s) for n, s in one.specs.items()}, one.recipe
     if recipe is not None:

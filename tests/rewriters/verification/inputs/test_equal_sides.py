@@ -94,6 +94,10 @@ def likely(logits, share: float = 0.1):
     probs = logits.softmax(-1)
     return logits.masked_fill(probs < share * probs.amax(-1, keepdim=True), -1e4)
 """
+BELOW = """
+def below(scores, limit: float = 0.6):
+    return scores[scores < limit]
+"""
 PAIRS = """
 def nearest(inputs, reference):
     apart = torch.cdist(inputs, reference)
@@ -148,6 +152,7 @@ def test_a_cache_may_be_filled_to_its_end() -> None:
         (LOOKED_UP, ("values)]", "values, right=True)]")),
         (UNSURE, ("probs <= limit", "probs < limit")),
         (LIKELY, ("probs < share", "probs <= share")),
+        (BELOW, ("scores < limit", "scores <= limit")),
     ],
 )
 def test_sizes_and_numbers_meet_what_they_are_compared_with(
