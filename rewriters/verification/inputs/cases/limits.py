@@ -239,9 +239,9 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 every = (t for spec in one.specs.values() for t in list_tensors(spec))
                 widths = (t.shape[-1] for t in every if t.kind in {"float", "unit"} and t.shape)
                 pairs = replace(one, specs=resize(one.specs, next(widths, 2), 2))
-                for at, flavour in ((pairs, "zeros"), (one, "few values")):
-                    half = _with_number(at, name, _HALF)
-                    yield CallCase(half, flavour, dtypes=(torch.float32,))
+                pairs, few = (_with_number(at, name, _HALF) for at in (pairs, one))
+                yield CallCase(pairs, "zeros", dtypes=(torch.float32,))
+                yield CallCase(few, "few values", dtypes=(torch.float32,))
 
 
 def _with_number(one: Assignment, name: str, number: float) -> Assignment:
