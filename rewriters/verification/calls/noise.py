@@ -7,7 +7,8 @@ that is rounding alone, though the code as it is written makes exact zeros of bo
 
 What is merely moved, selected or compared is not touched, neither is a sum that is exact, of whole
 numbers say: nothing that rounds would make it another, unless it is a part of a longer sum, which
-other orders round. Numbers as large as masks fill with stay as well.
+other orders round. Nor are the halves that a softmax makes of two equal scores. Numbers as large as
+masks fill with stay as well.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _INNER_PRECISION = torch.finfo(torch.float32).eps
 """Kernels sum numbers of a half dtype in float32."""
 _BLOCK = 8.0
 """The root of the number of terms that kernels hold in as many sums."""
-_LOG_SOFTMAX = "_log_softmax"
+_SOFTMAX, _LOG_SOFTMAX = "_softmax", "_log_softmax"
 _SOFTMAX_BACKWARD = "_softmax_backward_data"
 _EXACT = 256.0
 """Whole numbers up to it are numbers of every dtype."""
@@ -86,6 +87,10 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
             cancelled = _measure_operands(args) if plain in _SUMS else None
         elif not written and torch.Tag.pointwise not in func.tags and name not in _ROUNDS_ONCE:
             return self._reduce(name, func, args, keywords)
+        elif name == _SOFTMAX:
+            exact = _in_float64(func, args, keywords)
+            if isinstance(exact, torch.Tensor):  # of a single score, the gradient is rounding alone
+                exact = exact.masked_fill(exact == 1, math.nan)
         result = func(*args, **keywords)
         if name == _LOG_SOFTMAX:
             result = self._shift_logarithm(result, *args)

@@ -31,6 +31,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     find_widths,
     of_views,
 )
+from npufix.rewriters.verification.inputs.cases.settings import train_filters
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
@@ -136,6 +137,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         if not (found.assignments or found.outside):  # else what is declared is wrong
             looking.run_guesses(_SEARCH_S, floating=job.floating)
     looking.run_further()
+    looking.run_on_filters()
     looking.run_as_bound()
     looking.run_after_others(partial(_read_methods, job))
     looking.run_beside_defaults(read)
@@ -249,6 +251,13 @@ class _Search:
             if values and values not in asked:
                 asked.append(values)
         return asked[:_MOST_GOALS]
+
+    def run_on_filters(self) -> None:
+        """Train weights of three dimensions, where those of one and two reach no further line."""
+        if self.wanted.unreached(self.found.reached):
+            every = ((a, train_filters(a)) for r in self.options[:1] for a in self.combine(r))
+            tried = (made for one, made in every if made != one)
+            self.run(tried, time.process_time() + _DEFAULT_S, most=1)
 
     def run_as_bound(self) -> None:
         """Let what the lines read come from elsewhere, where a test above decides over it."""

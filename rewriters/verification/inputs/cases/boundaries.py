@@ -122,20 +122,24 @@ def _find_compared(
 ) -> tuple[_Comparison, ...]:
     """Return the comparisons of numbers on these lines that the other version does not have.
 
-    Those of the patched code are read where the original has changed first: ``n >= most - 1``.
+    After them those that one version alone joins with others: where ``h * w == n and h != w``
+    becomes ``h * w == n``, the first must hold for the second to tell. Those of the patched code
+    are read where the original has changed first: ``n >= most - 1``.
     """
     before, after = (find_function(parse_once(text), qualname) for text in (original, patched))
     own, other = _list_comparisons(before, lines), _list_comparisons(after, lines_patched)
     place = min((line for line, _ in _list_statements(before, lines)), default=0)
-    every = [*((line, n) for line, n in own), *((place, n) for _, n in other if place)]
-    kept = {ast.dump(n) for _, n in own} & {ast.dump(n) for _, n in other}
-    found = []
-    for line, node in every:
+    every = [*own, *((place, n, joined) for _, n, joined in other if place)]
+    texts = {ast.dump(n) for _, n, _ in own} & {ast.dump(n) for _, n, _ in other}
+    joins = {ast.dump(j) for _, _, j in own} & {ast.dump(j) for _, _, j in other}
+    new = [(line, n) for line, n, joined in every if ast.dump(joined) not in joins]
+    found: dict[str, _Comparison] = {}
+    for line, node in sorted(new, key=lambda one: ast.dump(one[1]) in texts):
         sides = node.left, node.comparators[0]
-        if ast.dump(node) not in kept and all(map(_is_pure, sides)):
+        if all(map(_is_pure, sides)):
             left, right = (compile(ast.Expression(s), "<a side>", "eval") for s in sides)
-            found.append(_Comparison(line, left, right))
-    return tuple(found[:_MOST])
+            found.setdefault(ast.dump(node), _Comparison(line, left, right))
+    return tuple(found.values())[:_MOST]
 
 
 def _list_statements(
@@ -153,15 +157,20 @@ def _list_statements(
 
 def _list_comparisons(
     function: ast.AST | None, lines: Sequence[int]
-) -> list[tuple[int, ast.Compare]]:
-    """Return the comparisons by order on these lines, each with where its statement begins."""
-    nodes = ((line, n) for line, own in _list_statements(function, lines) for n in walk(*own))
-    nodes = ((line, _as_comparison(n)) for line, n in nodes)
-    return [
-        (line, n)
-        for line, n in nodes
-        if isinstance(n, ast.Compare) and isinstance(n.ops[0], _ORDERS)
-    ]
+) -> list[tuple[int, ast.Compare, ast.AST]]:
+    """Return the comparisons by order on these lines.
+
+    Each with where its statement begins, and with what it is joined to: an ``and``, or itself.
+    """
+    found: list[tuple[int, ast.Compare, ast.AST]] = []
+    for line, own in _list_statements(function, lines):
+        nodes = [*walk(*own)]
+        joined = {id(n): j for j in nodes if isinstance(j, ast.BoolOp) for n in j.values}
+        for node in nodes:
+            one = _as_comparison(node)
+            if isinstance(one, ast.Compare) and isinstance(one.ops[0], _ORDERS):
+                found.append((line, one, joined.get(id(node), one)))
+    return found
 
 
 def _as_comparison(node: ast.AST) -> ast.AST:

@@ -229,18 +229,26 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 if limit == number or (name, limit) in seen:
                     continue
                 seen.add((name, limit))
-                other = with_specs(one, **{name: Value(limit)})
-                if spec is None and one.recipe is not None:
-                    other = replace(one, recipe=one.recipe.made_with(**{name: Value(limit)}))
+                other = _with_number(one, name, limit)
                 yield CallCase(other)
                 yield CallCase(other, "few values")
-            if type(number) is float and name in names and name in one.specs and name not in halved:
+                if limit == 1:  # of equal scores, each is as large as the largest
+                    yield CallCase(other, "zeros", dtypes=(torch.float32,))
+            if type(number) is float and name in names and name not in halved:
                 halved.add(name)
                 every = (t for spec in one.specs.values() for t in list_tensors(spec))
-                widths = (t.shape[-1] for t in every if t.kind == "float" and t.shape)
-                pairs = resize(one.specs, next(widths, 2), 2)
-                equal = replace(one, specs={**pairs, name: Value(_HALF)})
-                yield CallCase(equal, "zeros", dtypes=(torch.float32,))
+                widths = (t.shape[-1] for t in every if t.kind in {"float", "unit"} and t.shape)
+                pairs = replace(one, specs=resize(one.specs, next(widths, 2), 2))
+                pairs, few = (_with_number(at, name, _HALF) for at in (pairs, one))
+                yield CallCase(pairs, "zeros", dtypes=(torch.float32,))
+                yield CallCase(few, "few values", dtypes=(torch.float32,))
+
+
+def _with_number(one: Assignment, name: str, number: float) -> Assignment:
+    """Return the same call with another number of this name, or on an object made with it."""
+    if name in one.specs or one.recipe is None:
+        return with_specs(one, **{name: Value(number)})
+    return replace(one, recipe=one.recipe.made_with(**{name: Value(number)}))
 
 
 def _list_compared(job: Job, *, none: bool = False) -> tuple[set[str], set[str]]:

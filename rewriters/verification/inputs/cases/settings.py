@@ -21,6 +21,7 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.cases.together import SHAPED, keep_below
+from npufix.rewriters.verification.inputs.objects.offers import with_filters
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars, list_parameters
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -55,6 +56,17 @@ def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Ite
             other = replace(one, recipe=made)
             if trials.accepts(other):
                 yield other
+    changed = (made for made in map(train_filters, assignments[:1]) if made not in assignments)
+    yield from filter(trials.accepts, changed)
+
+
+def train_filters(one: Assignment) -> Assignment:
+    """Return the same call with weights of a convolution among those that are trained."""
+    specs, recipe = {n: with_filters(s) for n, s in one.specs.items()}, one.recipe
+    if recipe is not None:
+        given = tuple((n, with_filters(s)) for n, s in recipe.arguments)
+        recipe = replace(recipe, arguments=given)
+    return replace(one, specs=specs, recipe=recipe)
 
 
 def _list_made_anew(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Recipe]]:

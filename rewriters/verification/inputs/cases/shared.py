@@ -2,7 +2,7 @@
 
 Who writes into one of them and reads the other afterwards reads what it has written. Only where one
 is called a result, and the original does the same with a copy, is that a call that anybody makes:
-nobody passes a parameter as its own gradient.
+nobody passes a parameter as its own gradient. Code that asks ``reference is inputs`` is called so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _WRITES = re.compile(r"[a-z]_\(|\] *[-+*/]?= |[-+*/]= |\bout=")
 _RESULT = re.compile(r"(^|_)(out|outputs?|dst|dest|destination|results?|into|target_buffer)(_|$)")
+_ASKED = re.compile(r"\b(\w+) is (?:not )?(\w+)\b")
 _MOST = 3
 
 
@@ -34,15 +35,17 @@ def list_shared(trials: Trials, one: Assignment, job: Job) -> Iterator[CallCase]
 
     Any, where code writes into none: of a draft that says what the model says, nothing is left.
     """
-    texts = (read_source(text, job.qualname) for text in (job.original, job.patched))
+    texts = [read_source(text, job.qualname) for text in (job.original, job.patched)]
     tensors = [(n, s) for n, s in one.specs.items() if isinstance(s, Tensor)]
     every = [(n, other) for (n, s), (other, t) in itertools.permutations(tensors, 2) if s == t]
     pairs = [pair for pair in every if any(map(_RESULT.search, pair))]
     if not any(map(_WRITES.search, texts)):
         real = {n for n, s in tensors if s.kind in {"float", "unit", "box"}}
         pairs = [(n, other) for n, other in every if n < other and {n, other} <= real]
+    asked = [pair for text in texts for pair in _ASKED.findall(text) if pair in every]
+    yield from (CallCase(one, shared=pair) for pair in dict.fromkeys(asked))
     for pair in pairs[:_MOST]:
-        if _is_safe(trials, one, *pair):
+        if pair not in asked and _is_safe(trials, one, *pair):
             yield CallCase(one, shared=pair)
 
 

@@ -53,6 +53,7 @@ _MODULES_ANNOTATION = r"(?i:list|sequence|iterable|collection)\[ *[\w.]*\bModule
 _OF_SEVERAL = ("Linear", "BatchNorm1d")
 OWN = "own_"
 """Before the name of what an object is made with: another than what a method takes."""
+_WITH_GRADIENTS = "parameters with gradients"
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _MAKES_LAYERS = r"norm|act(?!ion)|layer|block"
 _SMALL = 1 / 64
@@ -170,6 +171,13 @@ def model(seed: int) -> torch.nn.Module:
     return made
 
 
+def tied(seed: int) -> torch.nn.Module:
+    """Return a model of which two parts share one weight, as tokens in and out do."""
+    first, second = layer("Linear", seed), layer("Linear", seed + 1)
+    second.register_parameter("weight", dict(first.named_parameters())["weight"])
+    return torch.nn.Sequential(first, second)
+
+
 def models(seed: int, kind: str = "Linear") -> list[torch.nn.Module]:
     """Return three layers of a class, no two of which compute the same."""
     return [layer(kind, seed + number) for number in range(3)]
@@ -196,6 +204,14 @@ def parameters(seed: int, scale: float = 1.0, *, every: bool = False) -> list[to
         weight.grad = drawn if scale else None
         made.append(weight)
     return made if every else [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
+
+
+def filters() -> list[torch.nn.Parameter]:
+    """Return weights the first of which are those of a convolution, of three dimensions."""
+    drawn = torch.arange(6.0 * WIDTH).view(2, 3, WIDTH)
+    weight = torch.nn.Parameter(drawn.cos())
+    weight.grad = drawn % 7 / 4 - 0.5
+    return [weight, *parameters(0)]
 
 
 def groups(seed: int) -> list[dict[str, object]]:
@@ -417,7 +433,13 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     label = "parameters with small gradients" if scale else "parameters without gradients"
     other = _make("parameters", label, seed, scale)
     every = _make("parameters", "parameters with gradients, every one", seed, scale, every=True)
-    return [_make("parameters", "parameters with gradients", seed), other, *[every] * bool(scale)]
+    return [_make("parameters", _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
+
+
+def with_filters(spec: Spec) -> Spec:
+    """Return weights of which some have three dimensions, in place of those that have two."""
+    made = isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS
+    return _make("filters", f"{_WITH_GRADIENTS}, some of a convolution") if made else spec
 
 
 def make_groups(name: str) -> Spec:
@@ -451,6 +473,8 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
         made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
         made = [s for s in made if s is not stand_in or not use.attributes & _WEIGHTS_OF]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
+        twice = bool(use.attributes & {"modules", "named_modules"})  # it meets the weight of both
+        made += [_make("tied", "two layers that share a weight", seed)] * twice
         # of images of any width, as a critic of ``x (B, C, H, W)``
         made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
     elif re.search(r"\bGenerator\b", annotation) or (name == "generator" and not use.called):

@@ -11,7 +11,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_defaults, walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -35,6 +35,27 @@ _APART = frozenset(["unbind", "chunk", "split", "T", "t"])
 _EXTENTS = frozenset([("2", "0"), ("3", "1"), ("2:", ":2"), ("2:4", ":2")])
 """Columns whose difference is a width or a height."""
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def list_keys_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, list[str]]:
+    """Return what holds something under a text that an argument is by default, with the text.
+
+    ``batch`` of ``def pick(batch, key="input_ids"): return batch[key]``.
+    """
+    texts = {
+        name: default.value
+        for name, default in list_defaults(function.args).items()
+        if isinstance(default, ast.Constant) and isinstance(default.value, str)
+    }
+    found: dict[str, list[str]] = {}
+    for node in walk(function) if texts else ():
+        place, held = getattr(node, "slice", None), getattr(node, "value", None)
+        if isinstance(node, ast.Call) and last_name(node.func) in _LOOKS_UP and node.args:
+            place, held = node.args[0], getattr(node.func, "value", None)
+        name, key = (getattr(n, "id", "") for n in (held, place))
+        if name and key in texts:
+            found.setdefault(name, []).append(texts[key])
+    return found
 
 
 def find_summed(function: ast.AST, names: Collection[str]) -> frozenset[str]:

@@ -23,6 +23,7 @@ from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
 from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.calls.values import (
     MadeArgument,
+    Several,
     Spec,
     Tensor,
     Value,
@@ -67,8 +68,10 @@ def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:
         blocks = [getattr(node, name, None) for name in ("body", "orelse")]
         for block in (b for b in blocks if isinstance(b, list) and b):
             last = block[-1]
-            if isinstance(last, ast.Raise) and isinstance(node, ast.If | ast.FunctionDef):
-                first = block[0] if isinstance(node, ast.If) else last
+            kinds = ast.If | ast.FunctionDef | ast.ExceptHandler
+            if isinstance(last, ast.Raise) and isinstance(node, kinds):
+                first = node if isinstance(node, ast.ExceptHandler) else last
+                first = block[0] if isinstance(node, ast.If) else first
                 found |= set(range(first.lineno, (last.end_lineno or last.lineno) + 1))
     return wanted & found
 
@@ -199,6 +202,8 @@ def _others(spec: Spec) -> Iterator[Spec]:
         yield Value(None)
     elif isinstance(spec, MadeArgument):
         yield from pass_through(spec)
+    elif isinstance(spec, Several):
+        yield from map(spec.without, spec.keys)
     elif isinstance(spec, Value):
         value = spec.value
         if isinstance(value, bool):

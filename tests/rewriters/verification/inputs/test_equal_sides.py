@@ -81,11 +81,48 @@ def resize(table, height: int, width: int):
     grid = table.view(1, side, side, -1).permute(0, 3, 1, 2)
     return F.interpolate(grid, (height, width)).flatten(2)[0].T
 '''
+WHOLE = RESIZED.replace(
+    "(side, side) == (height, width)", "height * width == len(table) and height == width"
+)
+UNSURE = """
+def sure(logits, limit: float = 0.7):
+    probs = logits.softmax(-1)
+    return probs.masked_fill(probs <= limit, 0.0)
+"""
+LIKELY = """
+def likely(logits, share: float = 0.1):
+    probs = logits.softmax(-1)
+    return logits.masked_fill(probs < share * probs.amax(-1, keepdim=True), -1e4)
+"""
+BELOW = """
+def below(scores, limit: float = 0.6):
+    return scores[scores < limit]
+"""
+PAIRS = """
+def nearest(inputs, reference):
+    apart = torch.cdist(inputs, reference)
+    if reference is inputs:
+        apart = apart + torch.eye(len(apart)) * 1e4
+    return apart.amin(1).mean()
+"""
 
 
-def test_two_numbers_may_come_to_the_same_together() -> None:
-    found = verdict(RESIZED, ("(side, side) == (height, width)", "side * side == height * width"))
+@pytest.mark.parametrize(
+    ("original", "change"),
+    [
+        (RESIZED, ("(side, side) == (height, width)", "side * side == height * width")),
+        (WHOLE, (" and height == width", "")),
+    ],
+)
+def test_two_numbers_may_come_to_the_same_together(original: str, change: tuple[str, str]) -> None:
+    found = verdict(original, change)
     assert found.status is Status.REFUTED, found
+
+
+def test_two_arguments_are_one_where_code_asks_whether_they_are() -> None:
+    found = verdict(PAIRS, ("reference is inputs", "reference is inputs and len(apart) > 100"))
+    assert found.status is Status.REFUTED, found
+    assert "inputs too" in found.reason, found
 
 
 def test_a_cache_may_be_filled_to_its_end() -> None:
@@ -113,6 +150,9 @@ def test_a_cache_may_be_filled_to_its_end() -> None:
         (ANGLES, ("length > self.limit", "length >= self.limit - 1")),
         (DRAFTED, ("same.cumprod(dim=-1)", "same")),
         (LOOKED_UP, ("values)]", "values, right=True)]")),
+        (UNSURE, ("probs <= limit", "probs < limit")),
+        (LIKELY, ("probs < share", "probs <= share")),
+        (BELOW, ("scores < limit", "scores <= limit")),
     ],
 )
 def test_sizes_and_numbers_meet_what_they_are_compared_with(

@@ -60,6 +60,12 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
     assert verified(OPTIMIZER, "mul_(0.5)", "mul_(0.25)").status is Status.REFUTED
     first = verified(OPTIMIZER, 'alpha=group["lr"]', 'alpha=self.param_groups[0]["lr"]')
     assert "two groups" in first.reason, first
+    rows = verified(OPTIMIZER, "add_(p.grad)", "add_(p.grad if p.dim() < 3 else p.grad * 2)")
+    assert "some of a convolution" in rows.reason, rows
+    above = "                p.sub_(kept"
+    halved = f"                if p.dim() > 2:\n                    kept = kept / 2\n{above}"
+    rows = verified(OPTIMIZER.replace(above, halved), "kept / 2", "kept / 4")
+    assert "some of a convolution" in rows.reason, rows
     late = verified(LION, USED + KEPT_LATER, KEPT_LATER + USED)
     assert late.status is Status.REFUTED, late
     assert "take_steps(module.Average.step" in late.script

@@ -153,6 +153,31 @@ def test_a_missing_key_is_an_exception_of_the_code() -> None:
     found = verdict(text, ("KINDS[kind](x)", "KINDS.get(kind, F.relu)(x)"))
     assert found.status is Status.REFUTED
     assert "KeyError" in found.reason
+    text = """
+    def pick(batch: dict, key: str = "input_ids") -> torch.Tensor:
+        try:
+            return batch[key].contiguous()
+        except KeyError:
+            raise ValueError(f"no {key}") from None
+    """
+    found = verdict(text, ("except KeyError", "except IndexError"))
+    assert "raises ValueError: no input_ids, the patched code raises KeyError" in found.reason
+
+
+def test_a_weight_of_two_parts_is_met_twice() -> None:
+    text = """
+    def weights(model: torch.nn.Module) -> list:
+        found, seen = [], set()
+        for module in model.modules():
+            for p in module.parameters(recurse=False):
+                if id(p) not in seen:
+                    seen.add(id(p))
+                    found.append(p)
+        return found
+    """
+    found = verdict(text, ("seen.add(id(p))", "seen.add(id(module))"))
+    assert found.status is Status.REFUTED, found
+    assert "two layers that share a weight" in found.reason
 
 
 def test_numbers_drawn_for_nothing_move_those_of_the_others() -> None:
