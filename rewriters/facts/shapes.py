@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.facts.constants import number
+from npufix.rewriters.facts.origins import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -408,15 +409,6 @@ def _list_lengths(cls: ast.ClassDef | None, function: FunctionNode) -> frozenset
         for name in names
         if given and all(name in g and _LENGTH.fullmatch(ast.unparse(g[name])) for g in given)
     )
-
-
-def annotation(flow: FunctionFlow, param: str) -> str:
-    """Return the annotation of a parameter as text, empty if it has none."""
-    spec = flow.function.args
-    for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
-        if arg.arg == param and arg.annotation is not None:
-            return ast.unparse(arg.annotation).strip("'\"")
-    return ""
 
 
 def keywords_of(node: Node) -> list[str]:
