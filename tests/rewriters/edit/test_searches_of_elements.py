@@ -58,6 +58,31 @@ def test_elements_that_stay_where_they_are_are_not_read(use: str) -> None:
     assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("places", "is_read"),
+    [
+        ("torch.nonzero(row).squeeze(dim=1).cpu().numpy()", True),
+        ("row.nonzero(as_tuple=True)[0].tolist()", True),
+        ("torch.nonzero(row).cpu().numpy()", False),  # arrays of one number each
+        ("(row > 0).cpu().numpy()", False),  # flags
+        ("torch.nonzero(row).squeeze(1)", False),  # tensors
+    ],
+)
+def test_positions_of_the_host_are_numbers(places: str, *, is_read: bool) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, ids: torch.Tensor, names: list):
+            found = []
+            for depth in range(3):
+                row = ids[:, depth]
+                for at in {places}:
+                    found.append(names[row[at].item()])
+            return found
+    """
+    texts = [s.rewrite.text for s in found(text, "NPU214") if s.rewrite is not None]
+    assert ("row_list = row.tolist()" in texts) is is_read
+
+
 def test_a_loop_over_elements_that_it_writes_to_is_spoken_of_and_left() -> None:
     text = """
     class Actor(nn.Module):

@@ -607,6 +607,7 @@ class Energy(nn.Module):
         ("self.optim.step(loss)", True),
         ("self.scaler.scale(loss).backward()\n        self.scaler.step(self.optimizer)", True),
         ("self.manual_backward(loss)\n        opt.step()", True),
+        ("self._backward(loss)\n        self.net_optim.step()", True),
         ("self.env.step(loss)", False),
         ("self.optim.step(closure)", False),
     ],
