@@ -624,6 +624,28 @@ class Agent:
 
 
 @pytest.mark.parametrize(
+    ("made", "told"),
+    [("pass", True), ("self.head = nn.Linear(3, 3)", False)],  # made where it is missing
+)
+def test_a_part_that_a_module_has_or_not_is_no_rare_case(made: str, *, told: bool) -> None:
+    text = f"""
+class Tracker(nn.Module):
+    def __init__(self, head=None):
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        if self.head is None:
+            {made}
+            if (x[:, 0] >= y).any():
+                return x.sum() * 0.5
+            return self.iou(x, y)
+        return x
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(
     ("other", "told"), [("torch.tensor(self.short, device=x.device)", 2), ("x.new_ones(2)", 0)]
 )
 def test_numbers_are_copied_in_every_call_where_others_are_if_not_these(
