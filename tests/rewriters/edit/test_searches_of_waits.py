@@ -638,8 +638,7 @@ class Tracker(nn.Module):
         if self.head is None:
             {made}
             if (x[:, 0] >= y).any():
-                return x.sum() * 0.5
-            return self.iou(x, y)
+                x = self.refined(x, y)
         return x
 """
     assert bool(found(text, "NPU217")) is told
