@@ -33,6 +33,11 @@ _BESIDE_CLASS = re.compile(
 _CLASS_SAID = re.compile(
     r"(torch\.)?(cuda\.)?(Bool|Byte|Double|Float|Half|Int|Long)?Tensor|tensor|(np|numpy)\.ndarray"
 )
+_SHAPED = re.compile(
+    r"(?:Optional\[)?(?:\w+\.)?(Bool|Float\d*|U?Int\d*|Num|Real|Shaped)"
+    r"\[(?:torch\.)?Tensor, '([^']*)'\]\]?(?: \| None)?"
+)
+"""``Bool[Tensor, "b n"]`` of jaxtyping, with the names of the dimensions."""
 _WIDTH = 1  # ``nn.Linear(in_features, out_features)``
 
 
@@ -114,11 +119,25 @@ def annotation(flow: FunctionFlow, param: str) -> str:
 
     Where it is missing the docstring may say that it is a tensor, or an array.
     """
+    said = _annotated(flow, param)
+    if (shaped := _SHAPED.fullmatch(said)) is not None:
+        return "torch.BoolTensor" if shaped[1] == "Bool" else "torch.Tensor"
+    return said or _list_said(flow.function).get(param, "")
+
+
+def _annotated(flow: FunctionFlow, param: str) -> str:
     spec = flow.function.args
     for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
         if arg.arg == param and arg.annotation is not None:
             return ast.unparse(arg.annotation).strip("'\"")
-    return _list_said(flow.function).get(param, "")
+    return ""
+
+
+def annotated_rank(flow: FunctionFlow, param: str) -> int | None:
+    """Return how many dimensions an annotation names: 2 for ``Float[Tensor, "b n"]``."""
+    shaped = _SHAPED.fullmatch(_annotated(flow, param))
+    names = ["..."] if shaped is None else shaped[2].split()
+    return None if any(name.startswith(("...", "*", "#*")) for name in names) else len(names)
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.facts.constants import number
-from npufix.rewriters.facts.origins import annotation
+from npufix.rewriters.facts.origins import annotated_rank, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -118,6 +118,8 @@ class Shapes:
     def _result_rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
         args, op = node.args, node.op
         match op:
+            case Op.PARAM if (said := annotated_rank(self.flow, str(node.value))) is not None:
+                return said
             case Op.ATTR:
                 shape = parameter_shape(self.flow, node)
                 return RelativeRank(node, 0) if shape is None else len(shape)

@@ -106,6 +106,9 @@ class Block(nn.Module):
     "what NumPy's way of docstrings says is a tensor": function(
         "x", '"""Fill.', "", "x : torch.Tensor[N, 4]", "    what is filled", '"""', "x[x < 0] = 0"
     ),
+    "dimensions that an annotation names": function(
+        "x: Float[Tensor, 'b n 3'], y: Bool[Tensor, 'b #n'] | None", "x[y, :] = 0"
+    ),
     "a tensor that is made where it is left out": function(
         "x: torch.Tensor, w", "if w is None:", "    w = x.new_ones(3)", "w[w < 0] = 0"
     ),
@@ -208,6 +211,10 @@ OPEN = {
             "x[y > 0] = 0",
         ),
         {"same-rank-mask"},
+    ),
+    "dimensions of which an annotation leaves some out": (
+        function("x: Float[Tensor, '*b n 3'], y: Int[Tensor, 'b n']", "x[y > 0, :] = 0"),
+        {"row-mask"},
     ),
     "a mask that was moved": (
         function("x: torch.Tensor", "x[(x.cpu() > 0)] = 0"),
