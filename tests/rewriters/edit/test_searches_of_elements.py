@@ -631,3 +631,22 @@ class Trainer(nn.Module):
 """
     for name, told in ((there, 0), (here, 1)):
         assert len(found(text.format(body.replace("OF", name)), "NPU214")) == told, name
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("x[m] = x[m] * torch.exp(x[m])", "where(m, x.clone() * torch.exp(x.clone()), x)"),
+        ("x[m] *= torch.exp(y[m])", "where(m, x.clone() * torch.exp(y), x)"),
+        ("x[m] -= torch.exp(y[m])", "where(m, x - torch.exp(y), x)"),  # needs no old elements
+        ("x[m] = x[m] * 2 + y[m]", "where(m, x * 2 + y, x)"),
+    ],
+)
+def test_what_a_gradient_needs_is_not_written_over(code: str, new: str) -> None:
+    text = f"""
+    def forward(x: torch.Tensor, y: torch.Tensor):
+        m = (x > y) & (y > 0)
+        {code}
+        return x
+    """
+    assert f"x.copy_(torch.{new})" in rewritten(text, "NPU223")
