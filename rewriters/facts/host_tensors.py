@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.shapes import annotation
+from npufix.rewriters.facts.origins import annotation
 from npufix.rewriters.facts.value_kinds import OF_ARRAY
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned

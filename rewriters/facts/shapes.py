@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.facts.constants import number
+from npufix.rewriters.facts.origins import annotated_rank, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -117,6 +118,8 @@ class Shapes:
     def _result_rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
         args, op = node.args, node.op
         match op:
+            case Op.PARAM if (said := annotated_rank(self.flow, str(node.value))) is not None:
+                return said
             case Op.ATTR:
                 shape = parameter_shape(self.flow, node)
                 return RelativeRank(node, 0) if shape is None else len(shape)
@@ -408,15 +411,6 @@ def _list_lengths(cls: ast.ClassDef | None, function: FunctionNode) -> frozenset
         for name in names
         if given and all(name in g and _LENGTH.fullmatch(ast.unparse(g[name])) for g in given)
     )
-
-
-def annotation(flow: FunctionFlow, param: str) -> str:
-    """Return the annotation of a parameter as text, empty if it has none."""
-    spec = flow.function.args
-    for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
-        if arg.arg == param and arg.annotation is not None:
-            return ast.unparse(arg.annotation).strip("'\"")
-    return ""
 
 
 def keywords_of(node: Node) -> list[str]:

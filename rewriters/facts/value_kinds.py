@@ -20,8 +20,13 @@ from npufix.rewriters.facts.index_facts import (
     names_of,
 )
 from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
-from npufix.rewriters.facts.origins import list_holding_none, list_of_other_classes
-from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
+from npufix.rewriters.facts.origins import (
+    annotation,
+    left_out,
+    list_holding_none,
+    list_of_other_classes,
+)
+from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
@@ -57,14 +62,14 @@ _OF_OPERANDS = _ARITHMETIC | operators.BROADCAST
 _PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.
 _METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
-_NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE, Op.OPAQUE})
+_NO_MASKS = frozenset(
+    {Op.CONST, Op.CONTAINER, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE, Op.OPAQUE,
+     "multinomial", "randint", "randperm", "searchsorted", "bucketize",  # positions
+     "sub", "div", "floordiv", "mod", "pow"}
+)  # fmt: skip
 _OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
 """What no number is asked for."""
 _DISPLAYS = ("Dict", "Set(")
-_NO_MASKS = _NO_TENSOR | {
-    "multinomial", "randint", "randperm", "searchsorted", "bucketize",  # positions
-    "sub", "div", "floordiv", "mod", "pow",
-}  # fmt: skip
 _PARTS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
@@ -152,8 +157,8 @@ class ValueKinds:
         if node.op == Op.PHI:
             if self._can_be_number(node):
                 return False  # ``self.gate.tanh() if self.gated else 1``
-            known = {self._is_tensor(choice) for choice in _choices(node)}
-            return known.pop() if len(known) == 1 else None
+            kinds = [self._is_tensor(c) for c in _choices(node) if c is not left_out(node.args[0])]
+            return kinds[0] if kinds and len({*kinds}) == 1 else None
         if node.op not in _KEEPS_TENSOR or node.args[0].op in {Op.LIST, Op.TUPLE}:
             return None
         return self._is_tensor(node.args[0])
@@ -331,8 +336,7 @@ class ValueKinds:
             return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in args)
         if node.op == Op.PHI:
             return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in _choices(node))
-        same = node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS
-        return same and self._may_be_bool(args[0])
+        return node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS and self._may_be_bool(args[0])
 
     def is_test_of(self, name: str, tensor: str) -> bool | None:
         """Tell whether a mask compares the elements of a tensor: then it has its shape."""
@@ -366,7 +370,7 @@ class ValueKinds:
         if self._is_bool(node):
             return "bool"
         if node.op == Op.CAST and node.args[1].op == Op.DTYPE:
-            return str(node.args[1].value).removeprefix("torch.")
+            node = node.args[1]
         if node.op == Op.DTYPE:
             return str(node.value).removeprefix("torch.")
         if are_found_positions(node):

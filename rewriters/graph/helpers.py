@@ -249,9 +249,8 @@ class HelperReader:
 
     def unpack(self, targets: list[ast.expr], node: Node) -> None:
         """Bind the names of ``a, b = node``."""
-        plain = all(isinstance(t, ast.Name) for t in targets)
-        if node.op == Op.SHAPE and plain and not self.state.reshapes:
-            self.state.ranks = {**self.state.ranks, node.args[0]: len(targets)}
+        if all(isinstance(t, ast.Name) for t in targets):
+            self.state.learn_rank(node, len(targets))
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):
                 self.state.env[target.id] = self.expressions.item(node, index)

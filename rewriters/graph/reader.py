@@ -295,9 +295,8 @@ class FunctionReader:
                             name, self.state.op(Op.OPAQUE, node, value=(self.state.unique(), name))
                         )
                     return
-                plain = all(isinstance(item, ast.Name) for item in items)
-                if node.op == Op.SHAPE and plain and not self.state.reshapes:
-                    self.state.ranks = {**self.state.ranks, node.args[0]: len(items)}
+                if all(isinstance(item, ast.Name) for item in items):
+                    self.state.learn_rank(node, len(items))
                 for index, item in enumerate(items):
                     self.assign(item, self.expressions.item(node, index), code)
             case ast.Subscript(base, index):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from npufix.rewriters.graph.attributes import is_made_once
 from npufix.rewriters.graph.dataflow import ReadAgainError
-from npufix.rewriters.graph.nodes import Evaluation, Observable, Serial
+from npufix.rewriters.graph.nodes import Evaluation, Node, Observable, Serial
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
-    from npufix.rewriters.graph.nodes import Graph, Node
+    from npufix.rewriters.graph.nodes import Graph
 
 
 class Expressions(Protocol):
@@ -193,6 +193,19 @@ class State:
             cls = self.cls
             self._made_once[name] = cls is not None and is_made_once(self.names, cls, name)
         return self._made_once[name]
+
+    def learn_rank(self, lengths: Node, count: int) -> None:
+        """Take note of how many lengths were unpacked: ``b, n = x.shape[:-1]`` are all but one."""
+        others = 0
+        match lengths.args if lengths.op == Op.GETITEM else ():
+            case [Node(Op.SHAPE) as lengths, Node(Op.SLICE, [start, stop, step])]:
+                first, last = start.value or 0, stop.value or 0
+                plain = {start.op, stop.op, step.op} == {Op.CONST} and step.value is None
+                if not (plain and type(first) is type(last) is int and first >= 0 >= last):
+                    return
+                others = first - last
+        if lengths.op == Op.SHAPE and not self.reshapes:
+            self.ranks = {**self.ranks, lengths.args[0]: count + others}
 
     def reshaping(self) -> None:
         """Take note that a tensor gets another shape in place.

@@ -444,5 +444,6 @@ def takes_step(function: FunctionNode) -> bool:
         return True
     given = (last_name(arg) for call in steps for arg in call.args[:1])
     return bool(steps) and (
-        any(last_name(c.func) in _BACKWARD for c in calls) or any(map(_LOSS.search, given))
+        any(last_name(c.func).lstrip("_") in _BACKWARD for c in calls)
+        or any(map(_LOSS.search, given))
     )

@@ -58,6 +58,31 @@ def test_elements_that_stay_where_they_are_are_not_read(use: str) -> None:
     assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("places", "is_read"),
+    [
+        ("torch.nonzero(row).squeeze(dim=1).cpu().numpy()", True),
+        ("row.nonzero(as_tuple=True)[0].tolist()", True),
+        ("torch.nonzero(row).cpu().numpy()", False),  # arrays of one number each
+        ("(row > 0).cpu().numpy()", False),  # flags
+        ("torch.nonzero(row).squeeze(1)", False),  # tensors
+    ],
+)
+def test_positions_of_the_host_are_numbers(places: str, *, is_read: bool) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, ids: torch.Tensor, names: list):
+            found = []
+            for depth in range(3):
+                row = ids[:, depth]
+                for at in {places}:
+                    found.append(names[row[at].item()])
+            return found
+    """
+    texts = [s.rewrite.text for s in found(text, "NPU214") if s.rewrite is not None]
+    assert ("row_list = row.tolist()" in texts) is is_read
+
+
 def test_a_loop_over_elements_that_it_writes_to_is_spoken_of_and_left() -> None:
     text = """
     class Actor(nn.Module):
@@ -606,3 +631,22 @@ class Trainer(nn.Module):
 """
     for name, told in ((there, 0), (here, 1)):
         assert len(found(text.format(body.replace("OF", name)), "NPU214")) == told, name
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("x[m] = x[m] * torch.exp(x[m])", "where(m, x.clone() * torch.exp(x.clone()), x)"),
+        ("x[m] *= torch.exp(y[m])", "where(m, x.clone() * torch.exp(y), x)"),
+        ("x[m] -= torch.exp(y[m])", "where(m, x - torch.exp(y), x)"),  # needs no old elements
+        ("x[m] = x[m] * 2 + y[m]", "where(m, x * 2 + y, x)"),
+    ],
+)
+def test_what_a_gradient_needs_is_not_written_over(code: str, new: str) -> None:
+    text = f"""
+    def forward(x: torch.Tensor, y: torch.Tensor):
+        m = (x > y) & (y > 0)
+        {code}
+        return x
+    """
+    assert f"x.copy_(torch.{new})" in rewritten(text, "NPU223")

@@ -607,6 +607,7 @@ class Energy(nn.Module):
         ("self.optim.step(loss)", True),
         ("self.scaler.scale(loss).backward()\n        self.scaler.step(self.optimizer)", True),
         ("self.manual_backward(loss)\n        opt.step()", True),
+        ("self._backward(loss)\n        self.net_optim.step()", True),
         ("self.env.step(loss)", False),
         ("self.optim.step(closure)", False),
     ],
@@ -620,6 +621,27 @@ class Agent:
         return Stats(loss=loss.item())
 """
     assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [("pass", True), ("self.head = nn.Linear(3, 3)", False)],  # made where it is missing
+)
+def test_a_part_that_a_module_has_or_not_is_no_rare_case(made: str, *, told: bool) -> None:
+    text = f"""
+class Tracker(nn.Module):
+    def __init__(self, head=None):
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        if self.head is None:
+            {made}
+            if (x[:, 0] >= y).any():
+                x = self.refined(x, y)
+        return x
+"""
+    assert bool(found(text, "NPU217")) is told
 
 
 @pytest.mark.parametrize(

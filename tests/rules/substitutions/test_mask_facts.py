@@ -92,6 +92,32 @@ class Block(nn.Module):
         "n = m.argmax(-1)",
         "n[m.sum(2) < 1] = 0",
     ),
+    "what the docstring says is a mask of a vector": function(
+        "x, mask, y",
+        '"""Fill.',
+        "",
+        "Args:",
+        "    x (~torch.Tensor of shape (n,), optional): what is filled",
+        "    mask (:class:`BoolTensor`, defaults to ``None``): where",
+        '"""',
+        "y = x.flatten()",
+        "y[mask] = 0",
+    ),
+    "what NumPy's way of docstrings says is a tensor": function(
+        "x", '"""Fill.', "", "x : torch.Tensor[N, 4]", "    what is filled", '"""', "x[x < 0] = 0"
+    ),
+    "dimensions that an annotation names": function(
+        "x: Float[Tensor, 'b n 3'], y: Bool[Tensor, 'b #n'] | None", "x[y, :] = 0"
+    ),
+    "a tensor that is made where it is left out": function(
+        "x: torch.Tensor, w", "if w is None:", "    w = x.new_ones(3)", "w[w < 0] = 0"
+    ),
+    "lengths that are unpacked of all but the last": function(
+        "x: torch.Tensor, y: torch.Tensor",
+        "n, d = x.shape[:-1]",
+        "b, h = y.shape[1:]",
+        "x[y > 0] = 0",
+    ),
     "a number of repeats that is compared": function(
         "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n)"
     ),
@@ -164,6 +190,32 @@ OPEN = {
         function("k: torch.Tensor, n: int | torch.Tensor = 1", "return k.repeat_interleave(n, 1)"),
         {"int-repeats"},
     ),
+    "a docstring that leaves open what it is": (
+        function(
+            "x, y",
+            '"""Fill.',
+            "",
+            "x (Tensor or list): what is filled",
+            "y (SparseTensor): where",
+            '"""',
+            "x[x < 0] = 0",
+        ),
+        {"is-tensor"},
+    ),
+    "lengths that are unpacked from a place that is not known": (
+        function(
+            "x: torch.Tensor, y: torch.Tensor, k: int",
+            "n, d = x.shape[:-1]",
+            "b, h = y.shape[k:]",
+            "c, e = y.shape[-2:]",
+            "x[y > 0] = 0",
+        ),
+        {"same-rank-mask"},
+    ),
+    "dimensions of which an annotation leaves some out": (
+        function("x: Float[Tensor, '*b n 3'], y: Int[Tensor, 'b n']", "x[y > 0, :] = 0"),
+        {"row-mask"},
+    ),
     "a mask that was moved": (
         function("x: torch.Tensor", "x[(x.cpu() > 0)] = 0"),
         {"same-device"},
@@ -220,6 +272,12 @@ NOTHING = {
         "return x.gather(0, q.argmax(0).unsqueeze(0).unsqueeze(-1))",
     ),
     "the opposite of an array": function("x, y", "x[~np.isin(x, y)] = 0"),
+    "an array of which the docstring tells": function(
+        "x", '"""Fill.', "", "    x (np.ndarray): what is filled", '"""', "x[x < 0] = 0"
+    ),
+    "flags in a list": function(
+        "x: torch.Tensor, n: torch.Tensor", "bad = [k > 3 for k in n.tolist()]", "x[bad] = 0"
+    ),
     "an array cast": function("x", "a = x.astype(np.float32)", "a[a > 0] = 1"),
     "the number of a token": function("x: torch.Tensor, pad", "x[:, pad] = 0"),
     "a table of positions": function("x: torch.Tensor, pos_inds", "x[pos_inds] = 1.0"),

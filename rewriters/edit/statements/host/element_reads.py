@@ -13,6 +13,7 @@ from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.rounds.written import is_left_alone
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.facts.index_facts import are_found_positions
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
@@ -243,6 +244,8 @@ _TAKES_NUMBERS = frozenset(
 _TAKE_BEHIND = frozenset({"topk", "narrow"})
 """What makes a number of a tensor that is not its first argument: ``torch.topk(x, k=n[i])``."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_FLAT = frozenset({"flatten", "reshape", "squeeze", "view"})
+"""What leaves numbers of the positions in a vector, each of which is a row first."""
 _IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 _EXACT = 256
 """What eight bits hold, as many as the numbers of bfloat16 have."""
@@ -422,8 +425,25 @@ def is_plain(here: Surroundings, index: ast.expr) -> bool:
         case ast.BinOp(left, ast.Add() | ast.Sub(), right):
             return is_plain(here, left) and is_plain(here, right)
         case ast.Name(name):
-            return all(_counts(target, items, name) for target, items in _list_bindings(here, name))
+            return all(
+                _counts(target, items, name) or _goes_through_numbers(here, target, items)
+                for target, items in _list_bindings(here, name)
+            )
     return False
+
+
+def _goes_through_numbers(here: Surroundings, target: ast.expr, items: ast.expr | None) -> bool:
+    """Tell whether a loop is over positions that were found and copied: numbers of an array.
+
+    ``for at in mask.nonzero().squeeze(1).cpu().numpy():``
+    """
+    node = None if items is None else here.value(items)
+    if not isinstance(target, ast.Name) or node is None or node.op not in {"numpy", "tolist"}:
+        return False
+    found, is_flat = node.args[0], False
+    while found.op in _FLAT | {"cpu", "detach", "to"}:
+        found, is_flat = found.args[0], is_flat or found.op in _FLAT
+    return are_found_positions(found) and (is_flat or found.op == Op.GETITEM)
 
 
 def _list_bindings(here: Surroundings, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:

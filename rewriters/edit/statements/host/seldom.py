@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, TypeGuard
 
+from npufix.rewriters.graph.attributes import is_made_once
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
@@ -210,10 +211,23 @@ def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> boo
         parts = test.values if isinstance(test, ast.BoolOp) else [test]
         both = len(parts) > 1 and isinstance(getattr(test, "op", None), ast.And)
         asked = [p for p in parts if not (both and _is_setting(p) and "None" not in here.text(p))]
-        return any(_RARE.search(here.text(part)) for part in asked)
+        return any(_RARE.search(here.text(p)) and not _is_layer(here, p) for p in asked)
     if _is_setting(test) or any(isinstance(n, ast.Mod) for n in ast.walk(test)):
         return False  # ``if step % 10 == 0: ... else:``, where nine of ten steps go
     return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
+
+
+def _is_layer(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether a test asks for a part of the module, which stays: ``self.head is None``.
+
+    Not so for what is kept of the first call: ``if self.grid is None: self.grid = ...``.
+    """
+    match test:
+        case ast.Compare(
+            ast.Attribute(ast.Name("self"), name), [ast.Is()], [ast.Constant(None)]
+        ) if here.flow.cls is not None:
+            return is_made_once(here.flow.names, here.flow.cls, name)
+    return False
 
 
 def _is_setting(test: ast.expr) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.masked.rows import find_changed_columns
 from npufix.rewriters.edit.statements.masked.sums import (
+    COPIED,
     OtherUseError,
     find_selections,
     name_of_mask,
@@ -101,19 +102,29 @@ def _whole(
         proven = _proven(here, target, mask, [read.value for read in reads.values()])
     if tells_finite(mask) or proven is None:
         raise OtherUseError
-    if _is_linear(parts) or here.facts(here.flow.evaluations[0]).is_without_gradients():
+    no_gradients = here.facts(here.flow.evaluations[0]).is_without_gradients()
+    if _is_linear(parts) or no_gradients:
         proven |= {"finite-outside"}
+    is_own = _is_own(here, statement, target)
     filled = _filled(here, reads, parts, here.text(target.slice), name)
+    copied = ""
+    if not (is_own or no_gradients):
+        if not _is_linear(parts):
+            same = {i for i, read in reads.items() if here.text(read.value) == written}
+            filled = {**dict.fromkeys(same, COPIED), **filled}
+            spans = {here.span(read): read for i, read in reads.items() if i in same}
+            changes = [
+                Change(c.span, f"{c.text}.{COPIED}") if c.span in spans else c for c in changes
+            ]
+        copied = f".{COPIED}" if sign in {"*", "/"} else ""
     text = without_masks(here, value, set(reads), filled)
     if "\n" in text and "#" not in text:
         text = ast.unparse(value)  # the lines of brackets that are gone
     if sign:
         simple = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
-        text = f"{written} {sign} {text}" if simple else f"{written} {sign} ({text})"
+        text = f"{written}{copied} {sign} {text if simple else f'({text})'}"
     chosen = f"torch.where({name}, {text}, {written})"
-    new = f"{written} = {chosen}" if _is_own(here, statement, target) else (
-        f"{written}.copy_({chosen})"
-    )  # fmt: skip
+    new = f"{written} = {chosen}" if is_own else f"{written}.copy_({chosen})"
     others = (here.text(read.value) for read in reads.values())
     other = next((text for text in others if text != written), written)
     proposal = Proposal(

@@ -454,12 +454,16 @@ def name_of_mask(here: Surroundings, mask: ast.expr) -> str:
     return ""
 
 
+COPIED = "clone()"
+"""In the place of a mask: a gradient needs the tensor that is written to as it was before."""
+
+
 def without_masks(
     here: Surroundings, code: ast.expr, reads: set[int], filled: Mapping[int, str] | None = None
 ) -> str:
     """Return the text of an expression with ``x`` for ``x[mask]``.
 
-    Those ``filled`` are one where their mask is not true: ``torch.where(mask, x, 1)``.
+    Those ``filled`` are one where their mask is not true, ``torch.where(mask, x, 1)``, or copies.
     """
     if not any(id(n) in reads for n in ast.walk(code)):
         return here.text(code)
@@ -479,7 +483,8 @@ def without_masks(
                 return self.generic_visit(node)  # ``n[mask][..., None]``
             if not mask:
                 return read.tensor
-            text = f"torch.where({mask}, {ast.unparse(read.tensor)}, 1)"
+            whole = ast.unparse(read.tensor)
+            text = f"{whole}.clone()" if mask == COPIED else f"torch.where({mask}, {whole}, 1)"
             return ast.parse(text, mode="eval").body
 
     return ast.unparse(Whole().visit(copy_tree(code)))
