@@ -330,6 +330,16 @@ def f(x: torch.Tensor, index: torch.Tensor, valid: torch.Tensor):
     x[index] = 0
     x[valid.nonzero()] = 0
 """,
+        # what makes arrays
+        """
+import networkx as nx
+
+
+def closeness(graph):
+    distances = nx.floyd_warshall_numpy(graph)
+    distances[distances == 0] = 0.5
+    return 1.0 / distances
+""",
         # rows of new values
         """
 def f(x: torch.Tensor, y: torch.Tensor):
