@@ -114,6 +114,10 @@ _GOES_BACK = Mention(re.compile(r"\.backward\("), ("backward",))
 """What a program has that trains, by itself or with what is handed to it."""
 _GENERATES = Mention(re.compile(r"\bdef generate\("), ("def generate(",))
 """What a library has whose models are trained and served."""
+_FOR_GPU = re.compile(r"(?<!to)_(gpu|cuda)(\.|$)")
+"""What a program calls elsewhere, where it knows NPUs: ``patch_forward_gpu``."""
+_OF_EXPERTS = re.compile(r"\bnpu_(moe_\w+|grouped_matmul\w*)\(")
+"""Whoever has written these for experts has thought of their router."""
 _INFERS_ONLY = "expert-router"
 _INFERS = ("chat", "decod", "generat", "infer", "respond", "sampl", "search", "stream", "transcri")
 _INFERS_TOO = Mention(
@@ -222,6 +226,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     chosen = _is_one_of_a_registry(file, site, callers) or _has_stand_in(site, callers)
     chosen = chosen or (site.rule.name in _MAKES_OPTIMIZERS and _is_chosen(file, site))
+    chosen = chosen or (_FOR_GPU.search(site.function) is not None and "npu" in file.text)
+    chosen = chosen or (site.rule.name == _INFERS_ONLY and bool(_OF_EXPERTS.search(file.text)))
     if guessed or chosen or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):

@@ -41,8 +41,11 @@ _HOW = frozenset(
 """Words of a name that say how something is computed, not what."""
 
 
-_GATED = ("npu_swiglu", "npu_geglu")
-"""Which of them is right says the configuration: where one stands beside, both are chosen."""
+_FAMILIES = (
+    ("npu_swiglu", "npu_geglu"),
+    ("npu_rms_norm", "npu_gemma_rms_norm"),
+)
+"""Which of them is right says the configuration, or the weight: one beside stands for both."""
 
 
 _REFERENCE = re.compile(r"(^|_)(ref|reference)(_impl(ementation)?)?$|^(ref|reference)_")
@@ -220,7 +223,8 @@ def _returned(function: Callable[..., object]) -> str:
 def _list_fused_calls(replacement: Callable[..., object]) -> tuple[str, ...]:
     """Return the operators for NPUs that a replacement calls: ``npu_rms_norm``."""
     called = dict.fromkeys(_FOR_NPU.findall(inspect.getsource(replacement)))
-    return tuple(dict.fromkeys((*called, *_GATED)) if set(called) & set(_GATED) else called)
+    kin = (name for family in _FAMILIES if set(called) & {*family} for name in family)
+    return tuple(dict.fromkeys((*called, *kin)))
 
 
 def _holds(node: ast.AST, line: int) -> bool:

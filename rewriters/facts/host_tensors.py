@@ -61,6 +61,47 @@ def works_on_host(flow: FunctionFlow, match: Match) -> bool:
     )
 
 
+def returns_made_on_host(flow: FunctionFlow) -> bool:
+    """Tell whether all that a function returns are tensors that it has made without a device.
+
+    ``coords = torch.rand(n, 2)``, written into and returned, where nothing says a device.
+    """
+    function = flow.function
+    nodes = nodes_of(function)
+    said = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    said |= {n.arg for n in nodes if isinstance(n, ast.keyword | ast.arg) and n.arg}
+    if function.name == "forward" or said & {"device", "set_default_device", *operators.TO_DEVICE}:
+        return False
+    values = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
+    every = [v.elts if isinstance(v, ast.Tuple) else [v] for v in values]
+    made: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                made.setdefault(ast.unparse(target), []).append(node.value)
+    args = {arg.arg for arg in function.args.args}
+    there = {name for name, codes in made.items() if all(_makes(flow, code) for code in codes)}
+    parts = [[ast.unparse(part) for part in each] for each in every]
+    # what is handed back unchanged, ``if not n: return x``, lies where the rest does
+    return any(each and there.issuperset(each) for each in parts) and all(
+        {*each} <= there | (args - {*made}) for each in parts
+    )
+
+
+def _makes(flow: FunctionFlow, code: ast.expr) -> bool:
+    """Tell whether code calls a maker of torch, and fills it: ``torch.zeros(n).fill_(1)``."""
+    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
+        name = flow.names.dotted(code.func) or ""
+        if name.startswith("torch."):
+            return bool(_OLD_MAKERS.fullmatch(name)) or (
+                name.removeprefix("torch.") in operators.FACTORIES and name != "torch.from_numpy"
+            )
+        if not code.func.attr.endswith("_"):
+            return False
+        code = code.func.value
+    return False
+
+
 def is_brought_to_host(node: Node) -> bool:
     """Tell whether a value comes from a copy on the host: ``(x.cpu() - y)[1:]``, of one device."""
     seen: set[Node] = set()

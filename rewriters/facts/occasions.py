@@ -7,7 +7,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.host_tensors import works_on_host
+from npufix.rewriters.facts.host_tensors import returns_made_on_host, works_on_host
+from npufix.rewriters.facts.steps.between import runs_between
 from npufix.rewriters.facts.steps.classes import (
     WORD,
     computes_loss,
@@ -16,7 +17,10 @@ from npufix.rewriters.facts.steps.classes import (
     is_told,
     list_words,
 )
-from npufix.rewriters.facts.steps.environments import begins_episode, rolls_out, wraps_simulator
+from npufix.rewriters.facts.steps.environments import (
+    rolls_out,
+    wraps_simulator,
+)
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     SAMPLES,
@@ -71,14 +75,6 @@ _VALIDATES = re.compile(
     r"_*(valid(_(step|epoch|one_epoch)|$)|prediction_step$|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
     r"|(?i:intersection_?and_?union))"
 )
-_ENDS = re.compile(
-    r"_*(exit|close|del|stop)_*"
-    r"|_*(exit|close|shut_?down|clean_?up|tear_?down|terminate|destroy)(_\w+)?"
-)
-"""What is done when all steps are: ``shutdown``, ``__del__``."""
-_KEEPS_AVERAGE = re.compile(r"^(EMA|Ema(?![a-z]))|E(MA|ma)$|MovingAverage")
-_PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
-"""What averaged weights do around an evaluation: ``EMAModel.store``."""
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step|search|score)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
 _SEARCHES = re.compile(r"Beam_?Search")
@@ -164,7 +160,7 @@ def occasion(
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if is_host_code(flow) or wraps_simulator(flow):
+    if is_host_code(flow) or wraps_simulator(flow) or returns_made_on_host(flow):
         return Occasion.HOST
     if match is not None and works_on_host(flow, match):
         return Occasion.HOST
@@ -173,7 +169,7 @@ def occasion(
     line = 0 if code is None else code.lineno
     names = [each.rpartition(".")[2] for each in flow.qualname.split(".<locals>.")]
     of_saver = any(map(_SAVES.fullmatch, names)) and not _is_part_of_step(flow)
-    if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow) or of_saver:
+    if of_saver or runs_between(flow, in_loop=is_in_loop(flow, line)):
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function) or is_called_by(flow, _BUILDS):
         return Occasion.CALL
@@ -284,12 +280,6 @@ def _list_reported(function: FunctionNode) -> frozenset[str]:
 def _is_beside_epochs(flow: FunctionFlow) -> bool:
     """Tell whether a function stands in a hook between epochs, or is a metric."""
     return any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))) or is_metric(flow.cls)
-
-
-def _puts_average_aside(flow: FunctionFlow) -> bool:
-    """Tell whether averaged weights take the place of a model's, or make room: for a while."""
-    kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
-    return kept and _PUTS_ASIDE.fullmatch(flow.function.name) is not None
 
 
 def _is_cache(decorator: ast.expr) -> bool:

@@ -251,8 +251,14 @@ class SourceFacts(ValueKinds, AttentionFacts):
         return len(node.args) if named else None
 
     def operator(self, name: str) -> str:
-        """Return the operation that computed the value: ``add``, ``module:Dropout``."""
-        return self.match.bindings[name].op
+        """Return the operation that computed the value, in all branches: ``module:Dropout``.
+
+        One of several results of an unknown call is ``item:call``.
+        """
+        node = self.match.bindings[name]
+        made = [n for n in node.args[1:] if n.op != Op.UNSET] if node.op == Op.PHI else [node]
+        of_calls = bool(made) and all(n.op == Op.ITEM and n.args[0].op == Op.CALL for n in made)
+        return "item:call" if of_calls else node.op
 
     def mentions_beside(self, *words: str) -> bool:
         """Tell whether the class, or without one the module, uses one of these names."""

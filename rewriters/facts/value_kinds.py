@@ -92,8 +92,10 @@ _INDEX_NAME = re.compile(
 )
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
-_OF_NUMPY = re.compile(r"(import alias\(name='|from 0 )?(numpy|scipy|cv2|skimage|PIL)\b")
-"""Of a module, or of what a function imports: ``from scipy.sparse import dok_matrix``."""
+_OF_NUMPY = re.compile(
+    r"(import alias\(name='|from 0 )?(numpy|scipy|cv2|skimage|PIL|networkx|pandas|sklearn)\b"
+)
+"""A module without tensors, or what a function imports: ``from scipy import sparse``."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
 """Of what a result holds for each row, and is no count: ``num_classes``."""
 _MASK_NAME = re.compile(

@@ -51,6 +51,18 @@ class Head(nn.Module):
 """Told, not written: what encodes may do anything."""
 
 VALID = (
+    # one call in the place of many
+    """
+class Memory(nn.Module):
+    def forward(self, x: torch.Tensor, starts: torch.Tensor, state: torch.Tensor):
+        if torch.all(starts == 0.0):
+            return self.lstm(x, state)
+        out = []
+        for step, start in zip(x, starts):
+            y, state = self.lstm(step.unsqueeze(0), (1.0 - start) * state)
+            out.append(y)
+        return torch.cat(out), state
+""",
     # of arrays as well
     """
 def forward(x: torch.Tensor, targets):

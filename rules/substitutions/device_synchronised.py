@@ -79,6 +79,15 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # somebody is told that it is done
+        """
+def step(self, optimizers):
+    self.begin_to_update()
+    for optimizer in optimizers:
+        optimizer.step()
+    torch.cuda.synchronize()
+    self.end_to_update()
+""",
         # a switch has it timed
         """
 def train(args, model, optimizer, loader, times):

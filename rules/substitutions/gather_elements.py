@@ -293,11 +293,16 @@ def _is_vector(site: Site) -> bool | None:
     return index == 1 and x in {None, 1}
 
 
+_SPREAD = frozenset({"broadcast_to", "expand", "expand_as", "repeat"})
+
+
 def _rows_of_batch(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
     if x not in {None, _BATCH} or index not in {None, _MATRIX} or site.runs_in_loop():
         return False
+    if site.operator("x") in _SPREAD:
+        return False  # one table for the batch, of which ``flatten`` makes as many copies
     return True if index == _MATRIX or x == _BATCH else None
 
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 LEFT_ALONE = (
+    # one table for the batch, which would be copied for each element
+    """
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor, at: torch.Tensor):
+        table = self.table.expand(x.size(0), -1, -1)
+        return x + table.gather(1, at.unsqueeze(-1).expand(-1, -1, self.width))
+""",
     # an index of more than one dimension
     """
 def best(x: torch.Tensor, index: torch.Tensor, pattern: torch.Tensor):

@@ -113,6 +113,15 @@ def train_loader(data, array):
     more = DataLoader(Rows(torch.from_numpy(array)), 8, shuffle=True)
     return DataLoader(data, 8, num_workers=4, pin_memory=True, persistent_workers=True), more
 """,
+        # filled while it is read
+        """
+from torch.utils.data import DataLoader
+
+
+def train_off_policy(memory, steps):
+    replay_data = ReplayDataset(memory, 64)
+    return DataLoader(replay_data, batch_size=None), DataLoader(RolloutDataset(memory), shuffle=True)
+""",
         # who writes it has a reason, and one batch needs no workers
         """
 from torch.utils.data import DataLoader

@@ -229,6 +229,8 @@ def _unknown_fits(site: Site) -> bool | None:
     if site.is_number("value") is False or site.is_tensor("value"):
         # A tensor without dimensions is converted by both.
         return site.ndim("value") == 0
+    if site.operator("value") == "item:call" and not site.is_number("value"):
+        return False  # ``action, logprob = policy(obs[mask])`` has a row for each
     if site.is_limit_of("value", "x"):
         return True
     if site.is_int("value") and site.dtype("x") == "int64":
@@ -329,6 +331,27 @@ RULE = Substitution(
 def f(x: torch.Tensor, index: torch.Tensor, valid: torch.Tensor):
     x[index] = 0
     x[valid.nonzero()] = 0
+""",
+        # several results for the rows that are written
+        """
+class Pool(nn.Module):
+    def forward(self, obs: torch.Tensor, mask: torch.BoolTensor):
+        if self.lstm is None:
+            action, logprob = self.policy(obs[mask])
+        else:
+            action, logprob, _ = self.policy(obs[mask], self.lstm)
+        self.logprobs[mask] = logprob
+        return action
+""",
+        # what makes arrays
+        """
+import networkx as nx
+
+
+def closeness(graph):
+    distances = nx.floyd_warshall_numpy(graph)
+    distances[distances == 0] = 0.5
+    return 1.0 / distances
 """,
         # rows of new values
         """

@@ -178,7 +178,7 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
         return None
     if isinstance(code, ast.If) and any(map(_is_none, code.body)):
         return None  # a mask or none: what comes next is quicker without
-    return None if is_rare(here, code) else Proposal(code, goes_on(here, code))
+    return None if is_rare(here, code) else goes_on(here, code)
 
 
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -430,16 +431,40 @@ def target_of(code: ast.stmt) -> ast.expr | None:
     return None
 
 
-def goes_on(here: Surroundings, code: ast.If | ast.IfExp) -> str:
+def goes_on(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
     """Return what to do about a branch that only the host can take."""
     if _REMEMBERS.search(here.text(code.test)):
-        return _IS_SAME
+        return Proposal(code, _IS_SAME)
+    if _is_shorter_way(here, code):
+        return None
     arms: list[ast.AST] = []
     arms += [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
     if isinstance(code, ast.If) and isinstance(code.body[-1], ast.Return):
         block = here.block_of(code)
         arms += block[block.index(code) + 1 :]
-    return _OF_NONE if _takes_loss_of_some(here, code.test, arms) else _GOES_ON
+    return Proposal(code, _OF_NONE if _takes_loss_of_some(here, code.test, arms) else _GOES_ON)
+
+
+def _is_shorter_way(here: Surroundings, code: ast.If | ast.IfExp) -> bool:
+    """Tell whether one call takes the place of a loop: to compute both would take the longer way.
+
+    ``if (starts == 0).all(): return lstm(x, state)``, and one step after the other behind it.
+    """
+    if isinstance(code, ast.IfExp):
+        return False
+    others: Sequence[ast.stmt] = code.orelse
+    if isinstance(code.body[-1], ast.Return):
+        block = here.block_of(code)
+        others = block[block.index(code) + 1 :]
+    loops = [n for n in walk(*others) if isinstance(n, ast.For | ast.While)]
+    inner = [n for loop in loops for n in walk(*loop.body)]
+    return bool(_list_layers(walk(*code.body)) & _list_layers(inner))
+
+
+def _list_layers(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return what may be a layer among what is called: ``lstm``, ``self.cell``."""
+    calls = (ast.unparse(n.func) for n in nodes if isinstance(n, ast.Call))
+    return {name for name in calls if re.fullmatch(r"(self\.)?\w+", name)} - {*dir(builtins)}
 
 
 def _takes_loss_of_some(here: Surroundings, test: ast.expr, arms: Sequence[ast.AST]) -> bool:

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ _BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
 """What an environment of reinforcement learning does when an episode ends."""
 _STEP = re.compile(r"(^|[._])envs?\.step(_async)?$")
 _WRAPPER = re.compile(r"(^|[.\w])(Env(ironment)?Wrapper|gym(nasium)?\.(Env|Wrapper))$")
+_ACTS = re.compile(
+    r"_*(predict|act|(predict|select|get|choose|sample|take|explore|compute)_(\w+_)?actions?)"
+)
+_OBSERVED = re.compile(r"(?i)(^|_)(obs(ervations?)?|states?|env)(_|$)")
 _MANY_AT_ONCE = re.compile(r"VecEnv|Vectori[sz]ed")
 _ON_DEVICE = re.compile(r"(?i)isaac|brax|mjx|warp|genesis|vmas|maniskill|legged|jax")
 """Simulators that compute on the device, thousands of environments at once."""
@@ -26,6 +31,18 @@ def begins_episode(flow: FunctionFlow) -> bool:
     names = [] if flow.cls is None else [flow.cls.name, *map(last_name, flow.cls.bases)]
     known = any(map(_ENVIRONMENT.search, names))
     return known and _BEGINS_ANEW.fullmatch(flow.function.name) is not None
+
+
+def acts(flow: FunctionFlow) -> bool:
+    """Tell whether a policy is asked by a simulator of the host: ``return actions.cpu().numpy()``.
+
+    What goes in is copied each time, and what comes out is waited for.
+    """
+    given = list_given(flow.function)
+    if not _ACTS.fullmatch(flow.function.name) or not any(map(_OBSERVED.search, given)):
+        return False
+    calls = (ast.unparse(n.func) for n in nodes_of(flow.function) if isinstance(n, ast.Call))
+    return any(re.search(r"\.(cpu\(\)|detach\(\)|data)\.numpy$|\.(item|tolist)$", c) for c in calls)
 
 
 def rolls_out(called: ast.expr) -> bool:

@@ -56,6 +56,9 @@ those who adapt them hand it ids of the host.
 _EVALUATES = re.compile(
     r"(?i)(dev|test|valid|val|validate|validation|eval|evaluate|evaluation)([_-].*)?"
 )
+_DEBUGS = re.compile(
+    r"(?i)^_*((is|in|for|enable|if|do|run)_)*(debug(ging)?|ci|ci_test|sanity_check)(_mode)?$"
+)
 _WARNS = frozenset({"error", "warn", "warning"})
 _OPTIMIZES = re.compile(r"(?i)(^|_)(opt|optim|optimi[sz]er)(_|$)")
 _BACKWARD = frozenset({"backward", "manual_backward"})
@@ -294,6 +297,7 @@ def runs_seldom(flow: FunctionFlow, line: int) -> bool:
         _is_for_old_torch(flow, line)
         or _is_warned_of(function, line)
         or _is_evaluated(function, line)
+        or _is_debugged(function, line)
         or _validates(function)
     )
 
@@ -344,6 +348,21 @@ def _is_evaluated(function: FunctionNode, line: int) -> bool:
         and _asks_for_evaluation(node.test)
         for node in nodes_of(function)
     )
+
+
+def _is_debugged(function: FunctionNode, line: int) -> bool:
+    """Tell whether a line runs where somebody looks for a mistake: ``if args.ci_test:``."""
+    return any(
+        node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+        and any(map(_DEBUGS.search, map(last_name, _list_required(node.test))))
+        for node in nodes_of(function)
+        if isinstance(node, ast.If)
+    )
+
+
+def _list_required(test: ast.expr) -> list[ast.expr]:
+    """Return what must be true: ``a`` and ``b`` of ``a and b``."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _asks_for_evaluation(test: ast.expr) -> bool:

@@ -56,6 +56,8 @@ def told(tmp_path: Path, **code: str) -> bool:
         ("seldom", f"if kernel is None: log.warning('slow'); {FILL}", True),
         ("seldom", f"if kind == 'eager': log.warning('slow'); {FILL}", True),
         ("seldom", f"if step % 2 == 0: {FILL}", True),
+        ("seldom", f"if args.debug: {FILL}", False),
+        ("seldom", f"if args.debug or x.training: {FILL}", True),
     ],
 )
 def test_a_line_between_steps_is_left_out(
@@ -258,3 +260,47 @@ class Attention(nn.Module):
     files = {"attention.py": attention, "train.py": f"def step(loss):\n    {learns}\n"}
     found = scanned(tmp_path, files).report.findings
     assert ("NPU323" in {finding.rule for finding in found}) is told
+
+
+MASKED = "x[x > 0] = 0"
+READ = "return x.cpu().numpy()"
+
+
+@pytest.mark.parametrize(
+    ("head", "lines", "shown"),
+    [
+        # a policy that a simulator of the host asks, and a network
+        ("def select_action(self, obs, x: torch.Tensor)", [MASKED, READ], False),
+        ("def select_action(self, obs, x: torch.Tensor)", [MASKED, "return x"], True),
+        ("def predict(self, x: torch.Tensor)", [MASKED, READ], True),
+        # memory that is given to a rollout
+        ("def resume_memory(self, x: torch.Tensor)", [MASKED, "return x"], False),
+        ("def resume(self, x: torch.Tensor)", [MASKED, "return x"], True),
+        # over the data, and for one batch
+        ("def evaluate(self, x: torch.Tensor)", [f"for _ in self.data: {MASKED}"], False),
+        ("def evaluate_actions(self, x: torch.Tensor)", [MASKED, "return x"], True),
+        # made without a device, and handed out so
+        ("def draw(self, n)", ["x = torch.rand(n, n)", MASKED, "return x"], False),
+        ("def draw(self, n, d)", ["x = torch.rand(n, n, device=d)", MASKED, "return x"], True),
+        ("def draw(self, y: torch.Tensor)", ["x = torch.rand_like(y)", MASKED, "return x"], True),
+    ],
+)
+def test_what_runs_between_the_steps_or_on_the_host(
+    tmp_path: Path, head: str, lines: list[str], *, shown: bool
+) -> None:
+    body = "\n        ".join(lines)
+    text = f"import torch\n\n\nclass Agent:\n    {head}:\n        {body}\n"
+    assert bool(places(scanned(tmp_path, {"agent.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "shown"),
+    [("forward_gpu", "npu", False), ("forward_gpu", "", True), ("move_to_gpu", "npu", True)],
+)
+def test_what_a_program_that_knows_npus_calls_elsewhere(
+    tmp_path: Path, name: str, other: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\n\n\ndef {name}(x: torch.Tensor):\n    {MASKED}\n    return x  # {other}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown

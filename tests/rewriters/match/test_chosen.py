@@ -168,6 +168,20 @@ def test_nothing_is_found_where_the_author_has_chosen(code: str) -> None:
     assert sites(code, "NPU101") == []
 
 
+def test_a_norm_of_its_family_stands_beside_it() -> None:
+    code = """
+        class A(nn.Module):
+            def forward(self, x):
+                w = 1.0 + self.weight.float()
+                if self.fused:
+                    return torch_npu.npu_rms_norm(x.float(), w, 1e-6)[0].type_as(x)
+                y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+                return (y * w).type_as(x)
+    """
+    assert sites(code, "NPU108") == []
+    assert sites(code.replace("npu_rms_norm", "other"), "NPU108")
+
+
 def test_what_stands_in_for_a_function_of_torch_is_no_finding_beside_it() -> None:
     code = f"""
         def f(x, w, new):

@@ -22,6 +22,8 @@ _DOUBLE = re.compile(r"\btorch\.(float64|double|DoubleTensor|complex128|cdouble)
 _TO_HOST = frozenset({'"cpu"', "'cpu'", 'torch.device("cpu")', "torch.device('cpu')"})
 _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
+_REASONED = re.compile(r"(?i)\b(fp64|float64|double[- ]precision)\b")
+"""Whoever writes down why it is float64 has chosen: "``fp64`` to avoid precision loss"."""
 _SOLVES = frozenset(
     {"cholesky", "det", "eigh", "inv", "inverse", "logdet", "lstsq", "pinv", "pinverse", "qr"}
     | {"slogdet", "solve", "svd"}
@@ -39,10 +41,11 @@ def find_doubles(here: Surroundings) -> Iterator[Proposal]:
     """Yield the first place of a function that makes a tensor of the device one of float64.
 
     Not so where results are checked against those of float64, ``torch.allclose(y, reference)``, or
-    where float32 has failed: ``except RuntimeError: eigh(x.double())``.
+    where float32 has failed, ``except RuntimeError: eigh(x.double())``, or the docstring says so.
     """
     calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
-    if not calls.isdisjoint(_CHECKS):
+    said = ast.get_docstring(here.flow.function, clean=False) or ""
+    if not calls.isdisjoint(_CHECKS) or _REASONED.search(said):
         return
     for node in here.nodes:
         if isinstance(node, ast.Call) and _makes_double(here, node):

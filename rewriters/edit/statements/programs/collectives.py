@@ -123,7 +123,8 @@ def _find_exchanges(
         Change(here.span(call.func), function),
         *(Change(here.span(join.args[0]), f"{out}.unbind()") for join in joins),
     )
-    yield Proposal(call, changes=changes, form="exchanged", shown=f"{function}({out}, {given.id})")
+    shown = f"{function}{here.text(call).removeprefix(here.text(call.func))}"
+    yield Proposal(call, changes=changes, form="exchanged", shown=shown)
 
 
 def _find_exchange_of_rows(

@@ -32,6 +32,7 @@ _EACH_TIME = re.compile(
 """What is called again and again: workers of a loader that it makes are started anew each time."""
 _IN_MEMORY = re.compile(
     r"\bTensorDataset\(|\bfrom_numpy\(|(?i:(^|[._])(replay|rollout|experience)\w*buffer(\[.*\])?$)"
+    r"|(Replay|Rollout|Experience)\w*\(|(?i:(^|[._])(replay|rollout|experience)_(data(set)?|memory)$)"
 )
 _FEW = 1
 _TOO_FEW = 2
@@ -238,7 +239,8 @@ def _has_other(here: Surroundings, call: ast.Call) -> bool:
 def _is_in_memory(here: Surroundings, call: ast.Call) -> bool:
     """Tell whether items are made already, so that a worker would only copy them.
 
-    ``DataLoader(self.replay_buffer)``, ``DataLoader(TensorDataset(x, y))``.
+    ``DataLoader(self.replay_buffer)``, ``DataLoader(TensorDataset(x, y))``; a worker would go on
+    with a copy of what is filled meanwhile, ``DataLoader(ReplayDataset(memory), batch_size=None)``.
     """
     data = next((k.value for k in call.keywords if k.arg == "dataset"), None)
     data = call.args[0] if call.args else data

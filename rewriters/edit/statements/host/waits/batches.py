@@ -64,8 +64,12 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
         if changes and len(changes) == len(added) == len(moves):
             first = moves[0]
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
-            shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
-            yield Proposal(first, form="blocking", changes=changes, shown=shown)
+            yield Proposal(first, form="blocking", changes=changes, shown=_shown(here, first))
+
+
+def _shown(here: Surroundings, call: ast.Call) -> str:
+    more = ", " if call.args or call.keywords else ""
+    return f"{here.text(call)[:-1].rstrip().rstrip(',')}{more}non_blocking=True)"
 
 
 def _moves_of_batch(here: Surroundings) -> Iterator[Proposal]:
@@ -85,8 +89,7 @@ def _moves_of_batch(here: Surroundings) -> Iterator[Proposal]:
         if known and len(known) == len(moves):
             first = moves[0]
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
-            shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
-            yield Proposal(first, form="blocking", changes=tuple(known), shown=shown)
+            yield Proposal(first, form="blocking", changes=tuple(known), shown=_shown(here, first))
 
 
 def _gives_back(loop: ast.For | ast.While, given: set[str]) -> bool:

@@ -50,6 +50,7 @@ _CHANGES_PHASE = re.compile(
 )
 """What stands beside it where another part of the program needs the memory next."""
 _MANY_STEPS = re.compile(r"_*(\w+_)?(fit|train|learn)(_(one_)?epochs?)?")
+_TELLS_END = re.compile(r"_*(end|finish|done|stop|notify|commit|complete)(ed|d)?(_|$)")
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
 
@@ -130,6 +131,8 @@ def find_device_waits(  # noqa: C901 - one case a wait
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
                 if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
                     continue
+                if _is_told_next(here, node):
+                    continue
                 if backend in _BACKENDS:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     gone = None if tests else _line_of_its_own(here, node)
@@ -140,6 +143,16 @@ def find_device_waits(  # noqa: C901 - one case a wait
                         yield Proposal(
                             node, form="in_order", changes=(Change(gone, ""),), shown=text
                         )
+
+
+def _is_told_next(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether somebody is told next that all is done: ``self.end_to_update()``."""
+    block = here.block_of(here.statement_of(code))
+    behind = block[block.index(here.statement_of(code)) + 1 :][:1]
+    calls = [
+        s.value.func for s in behind if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)
+    ]
+    return any(map(_TELLS_END.match, map(last_name, calls)))
 
 
 def _is_timed_in_steps(here: Surroundings, code: ast.Call) -> bool:

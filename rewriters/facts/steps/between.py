@@ -1,0 +1,44 @@
+"""What runs before, behind or between the steps of a training, by its name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.steps.environments import acts, begins_episode
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+
+_EVALUATES = re.compile(r"_*evaluate(_(\w+_)?(model|policy|agent|epoch|loader|data(set)?))?")
+_ENDS = re.compile(
+    r"_*(exit|close|del|stop)_*"
+    r"|_*(exit|close|shut_?down|clean_?up|tear_?down|terminate|destroy)(_\w+)?"
+    r"|_*(release|resume|(off|on|re)_?load)_(\w+_)?(memory|weights?|param(eter)?s|model|optimi[sz]er|states?)"
+    r"|_*(wake_up|sleep|\w*weights?_(update|sync)|(update|sync|broadcast)_weights_(from|to|in)_\w+)"
+)
+"""What is done when all steps are, ``shutdown``, ``__del__``, or between steps and a rollout."""
+_KEEPS_AVERAGE = re.compile(r"^(EMA|Ema(?![a-z]))|E(MA|ma)$|MovingAverage")
+_PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
+"""What averaged weights do around an evaluation: ``EMAModel.store``."""
+
+
+def runs_between(flow: FunctionFlow, *, in_loop: bool) -> bool:
+    """Tell whether no step of a training waits for a function, or for the loop of one.
+
+    An evaluation goes over its data ``in_loop``; what it does for one of them a step may do, too.
+    """
+    name = flow.function.name
+    return (
+        begins_episode(flow)
+        or acts(flow)
+        or _ENDS.fullmatch(name) is not None
+        or _puts_average_aside(flow)
+        or (in_loop and _EVALUATES.fullmatch(name) is not None)
+    )
+
+
+def _puts_average_aside(flow: FunctionFlow) -> bool:
+    """Tell whether averaged weights take the place of a model's, or make room: for a while."""
+    kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
+    return kept and _PUTS_ASIDE.fullmatch(flow.function.name) is not None
