@@ -159,9 +159,11 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
     is_built = is_built or site.rule.search in _ABOUT_TRAINING
-    by_hand = site.rewrite is None or _ONCE.search(site.function) is not None
-    by_hand = by_hand or site.rule.name == "device-synchronised"  # ``save_model`` may wait
-    if by_hand and site.occasion is Occasion.CALL and not is_built:
+    is_built = is_built or site.rule.name in _MAKES_OPTIMIZERS
+    seldom = site.rewrite is None or _ONCE.search(site.function) is not None
+    # a launch or a copy less is worth a change where steps are many: in ``main`` nobody knows
+    seldom = seldom or (site.rule.table == "affinity" and site.function not in _DEMONSTRATES)
+    if seldom and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}

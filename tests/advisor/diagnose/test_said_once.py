@@ -51,7 +51,7 @@ def test_a_file_that_the_user_names_is_shown(tmp_path: Path) -> None:
 
 
 def test_steps_come_before_what_runs_once(tmp_path: Path) -> None:
-    once = FILL.replace("def step(", "def prepare_inputs(")
+    once = FILL.replace("def step(", "def main(")
     in_a_loop = (
         "import torch\n\n\ndef generate(x: torch.Tensor):\n    while True:\n        x[x > 0] = 0\n"
     )
