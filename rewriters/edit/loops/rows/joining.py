@@ -37,6 +37,10 @@ def join_rounds(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
     """
     is_sum = isinstance(call.func, ast.Name) and call.func.id == "sum"
     value = rows_of(made, of, is_joined=not is_sum)
+    if value.part is not None and isinstance(made, ast.Subscript) and not is_sum:
+        lengths = next((m for m, known in of.parts.names.items() if known == value.part.known), "")
+        if "torch.as_tensor(" in lengths:  # views, and one launch, where the host has the lengths
+            raise CannotBatchError(LENGTHS)
     if is_sum:
         of.conditions["adds-floats"] = None
     return join(call, value)
