@@ -755,3 +755,43 @@ def test_keys_and_values_alone_gain_less_than_new_names_in_checkpoints_cost(tmp_
     text += "    def forward(self, x, y):\n        return self.q({}), self.k(x), self.v(x)\n"
     files = {"a.py": text.format("x"), "b.py": text.format("y")}
     assert places(scanned(tmp_path, files)) == ["a.py:13"]
+
+
+@pytest.mark.parametrize(
+    ("module", "shown"),
+    [(".cutlass_fp4.grouped", False), (".libs.marlin", False), (".grouped", True)],
+)
+def test_a_function_that_calls_kernels_for_gpus_is_left_out(
+    tmp_path: Path, module: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef forward(x: torch.Tensor):\n"
+        f"    from {module} import product\n\n    x[x > 0] = 0\n    return product(x)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("head", "shown"),
+    [
+        ("import numpy as np\n\n\nclass Ids:", False),
+        ("import numpy as np\nimport torch\n\n\nclass Ids(torch.nn.Module):", True),
+    ],
+)
+def test_what_a_file_of_arrays_selects_is_no_tensor(
+    tmp_path: Path, head: str, *, shown: bool
+) -> None:
+    text = f"{head}\n    def step(self, n):\n        m = self.all[n:]\n        m[m == 1] = 2\n"
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(("test", "shown"), [("ok", False), ("full", True)])
+def test_what_is_done_for_numbers_that_are_none_is_no_step(
+    tmp_path: Path, test: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef step(x: torch.Tensor):\n    ok = x.isfinite()\n"
+        f"    full = x > 0\n    if not {test}.all():\n        x[~ok] = 7e4\n    return x\n"
+    )
+    found = scanned(tmp_path, {"a.py": text}).report.findings
+    assert any(f.rule == "NPU201" for f in found) is shown
