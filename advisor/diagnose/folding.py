@@ -232,6 +232,7 @@ def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] |
         return site.rule.id, site.problem, finding.path, finding.function
     # the caches of a project are of a kind, and so are the numbers that it logs
     everywhere = site.rule.search in _OF_A_KIND or kept or site.problem in ONLY_LOGGED
+    everywhere = everywhere or site.rule.search == "data-loaders"
     return site.rule.id, site.problem, "" if everywhere else finding.path
 
 

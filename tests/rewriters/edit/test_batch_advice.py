@@ -244,6 +244,7 @@ class Embed(nn.Module):
             "for i in range(len(x)):\n            if n > y[i, 0]:\n                x[i, 1:] = n[i]",
             True,
         ),
+        ("for k in y:\n            y[k] = y[k].to(self.device)", False),
         # windows of one size, and a table of the settings that decides
         ("for i in starts:\n            out.append([f(w[i : i + self.size]) for w in x])", False),
         (

@@ -146,7 +146,8 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     taken = read_round(flow, facts, loop)
     if not (_goes_over_rows(taken) and _is_plain(taken) and _launches(taken)):
         return ""
-    if not any(_computes(taken, node) for node in walk(*taken.code)):
+    moves = bool(loop.body) and all(map(_moves, loop.body))
+    if moves or not any(_computes(taken, node) for node in walk(*taken.code)):
         return ""  # what the host reads in each round is told by itself
     nodes = list(walk(*taken.code))
     if stands_alone(taken, nodes):
@@ -156,6 +157,16 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     if asks_for_objects(taken, nodes) or needs_others(taken, nodes, known=known, inner=False):
         return ""
     return _form(taken)
+
+
+def _moves(code: ast.stmt) -> bool:
+    """Tell whether what a dictionary holds is moved: ``batch[k] = batch[k].to(device)``."""
+    match code:
+        case ast.Assign(
+            [ast.Subscript() as kept], ast.Call(ast.Attribute(of, "cuda" | "npu" | "to"))
+        ):
+            return ast.unparse(kept) == ast.unparse(of)
+    return False
 
 
 def _changes_own(code: ast.AST, taken: Round) -> bool:

@@ -409,9 +409,9 @@ def _list_rows(nodes: Sequence[ast.AST], own: set[str]) -> Iterator[ast.Name]:
 def _may_be_tensor(flow: FunctionFlow, facts: Facts, code: ast.Name) -> bool:
     """Tell whether a name is a tensor, or what a module is handed, which is none of NumPy."""
     known, node = facts.is_tensor(code), facts.node(code)
-    given = known is None and flow.cls is not None and node is not None
-    settings = given and node.op == Op.ATTR  # ``delays = self.lm.delays``
-    return known is True or (given and not settings and not is_of_numpy(node))
+    if known is not None or flow.cls is None or node is None:
+        return known is True
+    return node.op != Op.ATTR and not is_of_numpy(node)  # ``delays = self.lm.delays`` are settings
 
 
 def _writes_row(test: ast.If | ast.IfExp, own: set[str], rows: set[str]) -> bool:

@@ -33,6 +33,8 @@ _RARE = re.compile(
     r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
 )
 
+_LISTED = frozenset({"array", "asarray", "list", "sorted", "stack", "tuple"})
+"""What makes another list, or array, of the same numbers."""
 _MOST_OF_ITS_OWN = 3
 """Arguments that are handed on as they came."""
 _SIZED = frozenset(
@@ -261,7 +263,24 @@ def _is_setting(test: ast.expr) -> bool:
 
 def stays_anyway(here: Surroundings, code: ast.If) -> bool:
     """Tell whether the host waits, or is to choose who computes, whatever is said of a test."""
-    return _selects_anyway(here, code) or _hands_over(here, code)
+    is_left = _selects_anyway(here, code) or _hands_over(here, code)
+    return is_left or _is_moved_later(here, code)
+
+
+def _is_moved_later(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether a test asks what only later comes to the device: ``mask = mask.to(device)``."""
+    calls = [n for n in ast.walk(code.test) if isinstance(n, ast.Call)]
+    asked = [c.func.value for c in calls if isinstance(c.func, ast.Attribute)]
+    texts = {ast.unparse(a) for a in asked if isinstance(a, ast.Name | ast.Subscript)}
+    later = (n for n in here.nodes if getattr(n, "lineno", 0) > (code.end_lineno or 0))
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in {"cuda", "npu", "to"}
+        and (n.func.attr != "to" or "device" in ast.unparse(n))
+        and ast.unparse(n.func.value) in texts
+        for n in later
+    )
 
 
 def _selects_anyway(here: Surroundings, code: ast.If) -> bool:
@@ -291,6 +310,8 @@ def is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
 
     So does ``total += loss``; not so ``meta = metas[i]``, which is there before the loop begins.
     """
+    if isinstance(code, ast.Call) and last_name(code.func) not in _LISTED:
+        return True  # ``draw(0.5, n)`` may draw anew
     bound = [n for n in ast.walk(loop) if isinstance(n, ast.Assign)]
     names = [n.id for n in ast.walk(code) if isinstance(n, ast.Name)]
     added = {ast.unparse(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign)}
