@@ -98,6 +98,14 @@ def test_what_a_mask_does_not_say_stays(returned: str) -> None:
     assert site is None or site.rewrite is None
 
 
+def test_a_list_of_views_that_is_joined_later_stays() -> None:
+    text = (
+        f"{HEADER}def f(x: Tensor, counts: list[int]):\n"
+        "    parts = [row[:n] for row, n in zip(x, counts)]\n    return torch.cat(parts, dim=0)\n"
+    )
+    assert all(site.rewrite is None for site in find_sites(text, [RULE]))
+
+
 def test_a_mean_or_variance_of_too_little_is_nan_as_before() -> None:
     for reduction, lacks in (("mean", [True, False, False]), ("var", [True, True, False])):
         _, site = _site(f"torch.stack([x[i, :n[i]].{reduction}(0) for i in range(len(n))])")

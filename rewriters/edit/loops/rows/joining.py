@@ -37,10 +37,6 @@ def join_rounds(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
     """
     is_sum = isinstance(call.func, ast.Name) and call.func.id == "sum"
     value = rows_of(made, of, is_joined=not is_sum)
-    if value.part is not None and isinstance(made, ast.Subscript) and not is_sum:
-        lengths = next((m for m, known in of.parts.names.items() if known == value.part.known), "")
-        if "torch.as_tensor(" in lengths:  # views, and one launch, where the host has the lengths
-            raise CannotBatchError(LENGTHS)
     if is_sum:
         of.conditions["adds-floats"] = None
     return join(call, value)
@@ -55,6 +51,10 @@ def rows_of(made: ast.expr, of: Expressions, *, is_joined: bool = True) -> Value
     """
     of.joined = made if is_joined else None
     value = of.read(made, parts=True)
+    if value.part is not None and isinstance(made, ast.Subscript) and is_joined:
+        lengths = next((m for m, known in of.parts.names.items() if known == value.part.known), "")
+        if "torch.as_tensor(" in lengths:  # views, and one launch, where the host has the lengths
+            raise CannotBatchError(LENGTHS)
     if value.kind is Kind.REPEATED:
         return value
     if value.kind is Kind.SAME:
