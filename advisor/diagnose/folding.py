@@ -25,6 +25,14 @@ _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _OF_A_KIND = frozenset({"attention-in-pieces", "early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 _READS = "host-values"
+_LOOPS = "loops"
+_OF_ALL = frozenset(
+    {MODULE, "__call__", "__init__", "compute_loss", "forward", "loss", "step", "training_step"}
+)
+"""Names of functions that have nothing else in common."""
+_LONG = 48
+"""Characters of code that nobody writes twice."""
+_BY_THEMSELVES = _SETTINGS | {_LOOPS}
 _OF_COMBINED = "gradients-for-all-parameters"
 """What nobody can tell for an optimizer of torch_npu but who knows the program."""
 
@@ -62,11 +70,18 @@ def fold(
     if not (to_write or to_compare):
         owner |= _reads_of_loops([item for item in found if item not in owner])
     if not to_compare:
-        _join_copies([item for item in found if item not in owner], owner)
+        owner |= _join_advice([item for item in found if item not in owner])
     sources = _Sources(tree)
     if GENERATED_FILE not in tree.configuration.allow:
         owner |= _copies([item for item in found if item not in owner], sources)
     owner |= _calls([item for item in found if item not in owner], sources)
+    if not (to_write or to_compare or tree.configuration.everywhere):
+        owner |= _join_small([item for item in found if item not in owner])
+    return _with_places(found, owner)
+
+
+def _with_places(found: Sequence[Located], owner: Mapping[Located, Located]) -> list[Located]:
+    """Return the findings that are left, each with the places of those that it stands for."""
     copies: dict[Located, list[Place]] = {}
     for item in owner:
         start = owner[item]
@@ -83,20 +98,60 @@ def fold(
     ]
 
 
-def _join_copies(found: Sequence[Located], owner: dict[Located, Located]) -> None:
+def _join_advice(found: Sequence[Located]) -> dict[Located, Located]:
     """Say advice once about functions that were copied from file to file, with what they read.
 
     ``int((lengths + 1).sum())`` stands in the ``forward`` of ten models.
     """
+    told = [item for item in found if not _is_written(item) and item.site.rule.search]
+    return _join(told, [(i.site.problem, *_copied(i)) for i in told])
+
+
+def _join_small(found: Sequence[Located]) -> dict[Located, Located]:
+    """Say once what a class changes in several places, and what stands in copies of a function.
+
+    ``torch.zeros(n).to(x)`` in three methods is one decision of who owns the class.
+    """
+    small = [item for item in found if _is_small(item) and not _is_generated(item)]
+    asked = {i: ",".join(sorted(c.name for c in i.site.open_conditions)) for i in small}
+    copied = [i for i in small if _is_own_name(i) or len(i.finding.code) > _LONG]
+    owner = _join(copied, [(asked[i], *_copied(i), normal_form(_text(i))) for i in copied])
+    small = [item for item in small if item not in owner and item.site.rule.search != _READS]
+    return owner | _join(small, [(asked[i], *_in_class(i)) for i in small])
+
+
+def _join(found: Sequence[Located], keys: Sequence[tuple[str, ...]]) -> dict[Located, Located]:
     first: dict[tuple[str, ...], Located] = {}
-    for item in found:
-        finding = item.finding
-        if item.site.rewrite is None and item.site.rule.search:
-            name = finding.function.rpartition(".")[2]
-            key = finding.rule, item.site.problem, name, normal_form(finding.code)
-            start = first.setdefault(key, item)
-            if start is not item:
-                owner[item] = start
+    pairs = [
+        (item, first.setdefault((item.finding.rule, *key), item))
+        for item, key in zip(found, keys, strict=True)
+    ]
+    return {item: start for item, start in pairs if start is not item}
+
+
+def _copied(item: Located) -> tuple[str, str]:
+    """Return what a copy of a function has in common with it."""
+    return item.finding.function.rpartition(".")[2], normal_form(item.finding.code)
+
+
+def _is_own_name(item: Located) -> bool:
+    """Tell whether functions of this name are copies of each other: ``apply_mask``."""
+    return item.finding.function.rpartition(".")[2] not in _OF_ALL
+
+
+def _in_class(item: Located) -> tuple[str, str]:
+    owner, _, name = item.finding.function.partition(".<locals>")[0].rpartition(".")
+    return item.finding.path, owner or name
+
+
+def _text(item: Located) -> str:
+    return item.finding.replacement or ""
+
+
+def _is_small(item: Located) -> bool:
+    """Tell whether one operator takes the place of another: a loop is a decision of its own."""
+    rule = item.site.rule
+    return _is_written(item) and rule.table == "affinity" and rule.search not in _BY_THEMSELVES
 
 
 def _list_covered(found: Sequence[Located]) -> set[Located]:
@@ -177,6 +232,7 @@ def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] |
         return site.rule.id, site.problem, finding.path, finding.function
     # the caches of a project are of a kind, and so are the numbers that it logs
     everywhere = site.rule.search in _OF_A_KIND or kept or site.problem in ONLY_LOGGED
+    everywhere = everywhere or site.rule.search == "data-loaders"
     return site.rule.id, site.problem, "" if everywhere else finding.path
 
 
@@ -185,7 +241,7 @@ def _reads_of_loops(found: Sequence[Located]) -> dict[Located, Located]:
 
     ``for i in range(n): out[i, : lengths[i].item()] = 1`` is one decision.
     """
-    loops = [item for item in found if item.site.rule.search == "loops"]
+    loops = [item for item in found if item.site.rule.search == _LOOPS]
     return {
         item: loop
         for item in found

@@ -95,6 +95,8 @@ _SERVES = re.compile(
 _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-interleave-int"})
 """What a server of language models has no use for: views, and a few numbers for each request."""
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
+_OF_NUMPY = re.compile(r"(?m)^import numpy\b")
+_OF_TORCH = re.compile(r"(?<![\w.])(torch|F|nn)\.\w|\bTensor\b")
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
 _OF_TWO = re.compile(r"\blayer of 2:")
@@ -163,9 +165,11 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
     is_built = is_built or site.rule.search in _ABOUT_TRAINING
-    by_hand = site.rewrite is None or _ONCE.search(site.function) is not None
-    by_hand = by_hand or site.rule.name == "device-synchronised"  # ``save_model`` may wait
-    if by_hand and site.occasion is Occasion.CALL and not is_built:
+    is_built = is_built or site.rule.name in _MAKES_OPTIMIZERS
+    seldom = site.rewrite is None or _ONCE.search(site.function) is not None
+    # a launch or a copy less is worth a change where steps are many: in ``main`` nobody knows
+    seldom = seldom or (site.rule.table == "affinity" and site.function not in _DEMONSTRATES)
+    if seldom and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
@@ -208,6 +212,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         others = unknown - _OF_JOINED
         learns = callers.mention(_LEARNS) or callers.mention(_IS_TRAINED)
         guessed = guessed or bool(others) or not learns
+    guessed = guessed or ("is-tensor" in unknown and _is_of_arrays(file.text))
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear
@@ -244,6 +249,12 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     called_here = name == site.function or f"self.{name}(" in file.text
     beside = beside or (called_here and callers.only_inferred(site.function))
     return not (beside or callers.set_up(site.function, file.relative))
+
+
+@lru_cache(maxsize=1)  # the findings of a file come one after the other
+def _is_of_arrays(source: str) -> bool:
+    """Tell whether a module computes with NumPy alone: what it selects by a mask is no tensor."""
+    return _OF_NUMPY.search(source) is not None and _OF_TORCH.search(source) is None
 
 
 def _learns(file: SourceFile, site: Site, callers: Callers) -> bool:

@@ -25,7 +25,7 @@ _OF_MODELS = frozenset(
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"predict|tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
-    r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback|(data_)?preprocess(ing|or)?"
+    r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback|(data_)?preprocess(ing|or)?(_utils?)?|(.*_)?calibrat(e|ion|or)(_.*)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|(.*_)?transfer_(dock|queue)(_.*)?"  # what processes hand to each other
     r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"

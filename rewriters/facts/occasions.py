@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import returns_made_on_host, works_on_host
 from npufix.rewriters.facts.steps.between import runs_between
+from npufix.rewriters.facts.steps.building import BUILDS, OF_MODELS, takes_state
 from npufix.rewriters.facts.steps.classes import (
     WORD,
     computes_loss,
@@ -33,6 +34,7 @@ from npufix.rewriters.facts.steps.functions import (
     runs_seldom,
     samples,
     takes_step,
+    takes_tensors,
     trains,
 )
 from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
@@ -51,15 +53,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 
-# A loop in them takes no part in a step either.
-_BUILDS = re.compile(
-    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e|process_weights)(_.*|__)?"
-    r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
-    r"|.*_init|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"
-    r"|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
-)
 _SAVES = re.compile(
-    r"_*(\w+_)?(save(?!_for_)|load|export)(_\w+)?|_*merge_(to|loras?|weights|adapters?)(_\w+)?"
+    r"_*(\w+_)?(save(?!_for_)|load(?!_balanc)|export)(_\w+)?|_*merge_(to|loras?|weights|adapters?)(_\w+)?"
     r"|_*(get_)?init(ial)?_(\w+_)?(cache|state)s?|_*get_\w+_params"
 )
 """What is no step, nor any function that it defines: also what begins a stream of audio."""
@@ -171,7 +166,8 @@ def occasion(
     of_saver = any(map(_SAVES.fullmatch, names)) and not _is_part_of_step(flow)
     if of_saver or runs_between(flow, in_loop=is_in_loop(flow, line)):
         return Occasion.ASIDE
-    if _BUILDS.fullmatch(name) or _takes_state(flow.function) or is_called_by(flow, _BUILDS):
+    builds = BUILDS.fullmatch(name) is not None and not _makes_for_batch(flow)
+    if builds or takes_state(flow.function) or is_called_by(flow, BUILDS):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
     of_sample = of_sample and not (  # ``moe_infer``, which the layer itself calls
@@ -194,6 +190,14 @@ def occasion(
         match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def _makes_for_batch(flow: FunctionFlow) -> bool:
+    """Tell whether a step has tensors merged, or converted: ``merge_embeddings(ids, images)``."""
+    own = [word.lower() for word in WORD.findall(flow.function.name)]
+    if own[0] not in _MAKES or not OF_MODELS.isdisjoint(own):
+        return False
+    return _is_part_of_step(flow) or takes_tensors(flow.function)
 
 
 def _is_called_once(cls: ast.ClassDef) -> bool:
@@ -304,11 +308,6 @@ def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
     return [node for node in nodes_of(flow.function) if isinstance(node, loops)]
 
 
-def _takes_state(function: FunctionNode) -> bool:
-    """Tell whether a function, a hook mostly, loads or saves what it is handed."""
-    return "state_dict" in list_given(function)
-
-
 def is_in_loop(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a loop of the function runs a line several times."""
     return any(loop.body[0].lineno <= line <= (loop.end_lineno or line) for loop in _loops(flow))
@@ -355,7 +354,7 @@ def _turns_tensors(function: FunctionNode) -> bool:
     Whoever imports it calls it in each step.
     """
     own = [word.lower() for word in WORD.findall(function.name)]
-    once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
+    once = BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
     if once or not _DONE_ONCE.isdisjoint(own[:1]):
         return False
     moves = moves_given(function) and not SAMPLES.fullmatch(function.name)
@@ -370,7 +369,7 @@ def sets_up(scope: Scope) -> bool:
     name = scope.function.name
     if name == "__init__":
         return scope.cls is not None and _is_part_of_model(scope.cls)
-    return _SETS_UP.fullmatch(name) is not None or _takes_state(scope.function)
+    return _SETS_UP.fullmatch(name) is not None or takes_state(scope.function)
 
 
 def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:

@@ -25,7 +25,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     is_count,
     without_numbers,
 )
-from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
+from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, stays_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
 from npufix.rewriters.edit.statements.surroundings import LOOPS
@@ -106,7 +106,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 loop = here.loop_of(node)
                 found = Proposal(node, LEAVES) if isinstance(loop, LOOPS) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                waits = isinstance(node, ast.If) and selects_anyway(here, node)
+                waits = isinstance(node, ast.If) and stays_anyway(here, node)
                 found = None if waits else _of_branch(here, node, test) or _tell(here, node)
             case _:
                 continue

@@ -325,7 +325,7 @@ def _is_warned_of(function: FunctionNode, line: int) -> bool:
     numbers that are none, behind ``if torch.isnan(x).any():``, needs no log.
     """
     for node in nodes_of(function):
-        if isinstance(node, ast.If) and _finds_nan(node.test):
+        if isinstance(node, ast.If) and _finds_nan(_spelled_out(function, node.test)):
             if node.body[0].lineno <= line <= (node.body[-1].end_lineno or line):
                 return True
             continue
@@ -398,6 +398,22 @@ def _finds_nan(test: ast.expr) -> bool:
     calls = {last_name(n.func) for p in parts for n in ast.walk(p) if isinstance(n, ast.Call)}
     own = {last_name(func)} | calls
     return not own.isdisjoint(wanted) and own <= wanted | {"all", "any", "item", "max", "sum"}
+
+
+def _spelled_out(function: FunctionNode, test: ast.expr) -> ast.expr:
+    """Return ``not x.isfinite().all()`` for ``not ok.all()`` behind ``ok = x.isfinite()``."""
+    match test:
+        case ast.UnaryOp(ast.Not(), inner):
+            return ast.UnaryOp(ast.Not(), _spelled_out(function, inner))
+        case ast.Call(ast.Attribute(ast.Name(name), how), [], []):
+            made = [
+                n.value
+                for n in nodes_of(function)
+                if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
+            ]
+            if len(made) == 1:
+                return ast.Call(ast.Attribute(made[0], how, ast.Load()), [], [])
+    return test
 
 
 def _compares_numbers(test: ast.expr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,24 +19,39 @@ _ONLY_GPU = frozenset(
         "tensorrt", "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
     }
 )  # fmt: skip
+_WRAPPED = re.compile(r"(^|[._])(cutlass|deep_?gemm|marlin|sageattn|sageattention)([._]|$)")
+"""What modules are called that hold such kernels, of a program as well: ``.cutlass_fp4.grouped``.
+
+A function that calls one is for GPUs; other methods of its class may be for whoever has none.
+"""
 
 
 def needs_gpu(flow: FunctionFlow) -> bool:
     """Tell whether a function, or its class, calls a package that there is for no NPU."""
-    names = frozenset() if flow.names.tree is None else _list_of_gpu(flow.names.tree)
-    code = flow.function if flow.cls is None else flow.cls
+    if flow.names.tree is None:
+        return False
+    names, wrapped = _list_of_gpu(flow.names.tree)
+    return _mentions(flow.function if flow.cls is None else flow.cls, names) or _mentions(
+        flow.function, wrapped
+    )
+
+
+def _mentions(code: ast.AST, names: frozenset[str]) -> bool:
     return bool(names) and any(isinstance(n, ast.Name) and n.id in names for n in nodes_of(code))
 
 
 @lru_cache(maxsize=2)
-def _list_of_gpu(module: ast.Module) -> frozenset[str]:
-    """Return the names that imports anywhere in a module bind to packages for GPUs."""
+def _list_of_gpu(module: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that imports in a module bind to packages for GPUs, or to wrappers."""
     code = walk(module, closed=SIMPLE_STATEMENTS)
     imports = [n for n in code if isinstance(n, ast.Import | ast.ImportFrom)]
-    return frozenset(
-        (alias.asname or alias.name).partition(".")[0]
+    bound = [
+        (getattr(node, "module", None) or alias.name, getattr(node, "level", 0), alias)
         for node in imports
         for alias in node.names
-        if (getattr(node, "module", None) or alias.name).partition(".")[0] in _ONLY_GPU
-        and not getattr(node, "level", 0)
+    ]
+    named = [(module, level, (a.asname or a.name).partition(".")[0]) for module, level, a in bound]
+    return (
+        frozenset(n for m, level, n in named if not level and m.partition(".")[0] in _ONLY_GPU),
+        frozenset(n for m, _, n in named if _WRAPPED.search(m)),
     )

@@ -76,14 +76,16 @@ def is_called_by(flow: FunctionFlow, names: re.Pattern[str]) -> bool:
         return bool(known) and all(map(names.fullmatch, known))
     if flow.cls is None or name == "forward" or flow.function not in flow.cls.body:
         return False
-    callers = {
-        method.name
-        for method in flow.cls.body
-        if isinstance(method, FunctionNode)
-        for node in nodes_of(method)
-        if isinstance(node, ast.Attribute) and node.attr == name
-        if ast.unparse(node.value) in {"self", "cls", flow.cls.name}
-    }
+    callers: set[str] = set()
+    for method in (m for m in flow.cls.body if isinstance(m, FunctionNode)):
+        nodes = list(nodes_of(method))
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        own = (n for n in nodes if isinstance(n, ast.Attribute) and n.attr == name)
+        for node in own:
+            if ast.unparse(node.value) in {"self", "cls", flow.cls.name}:
+                if id(node) not in called:
+                    return False  # ``self.act = self._gelu``: who knows who calls that
+                callers.add(method.name)
     return bool(callers) and all(names.fullmatch(c) or c == "__init__" for c in callers)
 
 

@@ -304,3 +304,33 @@ def test_what_a_program_that_knows_npus_calls_elsewhere(
         f"import torch\n\n\ndef {name}(x: torch.Tensor):\n    {MASKED}\n    return x  # {other}\n"
     )
     assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Net.embed", True),
+        ("Net.init_codes", False),  # written, but for one launch of a whole training
+        ("Net.merge_embeddings", True),  # which ``forward`` calls for each batch
+        ("Net.merge_lora", False),
+        ("Net.weight_loader_a", False),
+        ("convert_boxes", True),
+        ("convert_weights", False),
+        ("load_balancing", True),
+        ("load_codes", False),
+    ],
+)
+def test_what_is_built_once_is_no_step(tmp_path: Path, name: str, *, shown: bool) -> None:
+    owner, _, function = name.rpartition(".")
+    own = "self, " if owner else ""
+    lines = [
+        f"def {function}({own}x: torch.Tensor):",
+        "    x = x.masked_fill(x < 0, 1).unsqueeze(0)",
+        "    x[x > 0] = 0",
+        "    return x",
+    ]
+    if owner:
+        lines += ["", "def forward(self, x):", f"    return self.{function}(x)"]
+        lines = [f"class {owner}(torch.nn.Module):", *(f"    {line}" for line in lines)]
+    text = "\n".join(["import torch", "", "", *lines, ""])
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown

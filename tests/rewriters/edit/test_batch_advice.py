@@ -18,8 +18,9 @@ from npufix.rewriters.edit.loops.advice.batches import (
     REPEATED,
     SELECTED,
 )
-from npufix.rewriters.edit.loops.advice.independent import RAGGED
+from npufix.rewriters.edit.loops.advice.independent import OF_ROUNDS, RAGGED
 from npufix.rewriters.edit.loops.advice.ragged import MERGED, SEGMENTS
+from npufix.rewriters.edit.loops.advice.rows import BY_HAND
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
 
@@ -233,3 +234,32 @@ class Embed(nn.Module):
         return torch.cat([rope(ids[..., i], {given}) for i in range(ids.shape[-1])], dim=-3)
 """
     assert (BATCHED in [site.problem for site in find_sites(HEADER + text, [RULE])]) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("for i in range(1, len(x)):\n            if n > i:\n                x[i][:] = 0", False),
+        (
+            "for i in range(len(x)):\n            if n > y[i, 0]:\n                x[i, 1:] = n[i]",
+            True,
+        ),
+        ("for k in y:\n            y[k] = y[k].to(self.device)", False),
+        # windows of one size, and a table of the settings that decides
+        ("for i in starts:\n            out.append([f(w[i : i + self.size]) for w in x])", False),
+        (
+            "for i in range(4):\n            if n < self.ends[i]:\n                x[0, i] = 0",
+            False,
+        ),
+    ],
+)
+def test_what_has_no_rows_of_its_own_is_no_batch(body: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x, y: torch.Tensor, n, starts):
+        out = []
+        {body}
+        return out
+"""
+    said = {site.problem for site in find_sites(HEADER + text, [RULE])}
+    assert bool(said & {*OF_BATCHES, *BY_HAND, *OF_ROUNDS}) is told

@@ -56,6 +56,7 @@ STAYS = (
     "torch.stack([x[i, : -n[i]].sum(0) for i in range(len(n))])",
     "torch.stack([x[i, :n[i]][0] for i in range(len(n))])",
     "torch.cat([x[i, :n[i]] for i in range(len(n))], dim=1)",
+    "torch.cat([x[i, :k] for i, k in enumerate(n.tolist())])",  # views, for which nothing waits
 )
 
 
@@ -95,6 +96,14 @@ def test_parts_of_rows_are_computed_under_a_mask(returned: str) -> None:
 def test_what_a_mask_does_not_say_stays(returned: str) -> None:
     _, site = _site(returned)
     assert site is None or site.rewrite is None
+
+
+def test_a_list_of_views_that_is_joined_later_stays() -> None:
+    text = (
+        f"{HEADER}def f(x: Tensor, counts: list[int]):\n"
+        "    parts = [row[:n] for row, n in zip(x, counts)]\n    return torch.cat(parts, dim=0)\n"
+    )
+    assert all(site.rewrite is None for site in find_sites(text, [RULE]))
 
 
 def test_a_mean_or_variance_of_too_little_is_nan_as_before() -> None:

@@ -486,3 +486,51 @@ def test_what_a_factory_imports_for_itself_is_known() -> None:
     assert "NpuFusedSGD" in advice[0]  # of several only the first is named
     (written,) = changes(text.format("AdamW"), "NPU169")
     assert "fused=True" in written[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("if (x > 0).any():\n            return self.slow(x, mask, cache)", False),  # has all of it
+        ("if (x > 0).any():\n            return self.slow(x)", True),
+        (
+            "if mask['a'].sum() == 0:\n            x = x + 1\n        m = mask['a'].to(x.device)",
+            False,
+        ),
+        ("if mask['a'].sum() == 0:\n            x = x + 1\n        m = mask['a'].float()", True),
+        ("if (x != -1).all():\n            self.pbar.update(1)", False),
+        ("if (x != -1).all():\n            self.count.update(1)", True),
+        ("for w in mask:\n            lines.append('%.3g' % w.norm().item())", False),  # a report
+        ("for w in mask:\n            lines.append(w.norm().item() * 2)", True),
+        ("n = torch.tensor([self.ids[m] for m in mask], device=x.device)", False),  # of this call
+        ("n = torch.tensor([m.shape for m in mask], device=x.device)", True),
+    ],
+)
+def test_what_is_told_of_a_step_or_done_by_others_is_no_wait(body: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, mask, cache):
+        lines = []
+        {body}
+        return x * 2, lines
+"""
+    told_of = {"NPU214", "NPU217", "NPU219"}
+    found = [s.rule.id for s in find_sites(HEADER + text, all_rules()) if s.rule.id in told_of]
+    assert bool(found) is told
+
+
+@pytest.mark.parametrize(("made", "told"), [("draw(0.5, 9)", False), ("rows", True)])
+def test_numbers_that_each_round_draws_are_not_copied_before(made: str, *, told: bool) -> None:
+    text = f"""
+import numpy as np
+
+
+def train(model, loader, optimizer, rows, device):
+    for x in loader:
+        mixed = torch.from_numpy({made}).to(device)
+        loss = model(x, mixed).mean()
+        loss.backward()
+        optimizer.step()
+"""
+    said = [site.problem for site in find_sites(HEADER + text, all_rules())]
+    assert any("once before the loop" in problem for problem in said) is told

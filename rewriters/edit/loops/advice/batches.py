@@ -312,6 +312,8 @@ def _takes_rows(taken: Round) -> bool:
         inner = taken.facts.node(node.value)
         if inner is not None and is_of_numpy(inner):
             return False
+        if _fills_whole(node, taken):
+            return False
         items = list_indexes(node.slice)
         of_round = any(isinstance(i, ast.Name) and i.id in taken.own for i in items)
         of_round |= any(isinstance(i, ast.Slice) and is_other(i, taken) for i in items)
@@ -324,6 +326,16 @@ def _takes_rows(taken: Round) -> bool:
         own = isinstance(node.value, ast.Name) and node.value.id in list_names(taken.loop.target)
         found |= own and _ends(node, taken) and known is not False
     return found
+
+
+def _fills_whole(code: ast.Subscript, taken: Round) -> bool:
+    """Tell whether all of ``x[i]`` is written into: ``x[i][:] = 0``, as into one of a list."""
+    match code:
+        case ast.Subscript(
+            ast.Subscript(_, ast.Name(name)), ast.Slice(None, None, None), ast.Store()
+        ):
+            return name in taken.own
+    return False
 
 
 def _is_counted_by(taken: Round, code: ast.expr) -> bool:

@@ -146,7 +146,8 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     taken = read_round(flow, facts, loop)
     if not (_goes_over_rows(taken) and _is_plain(taken) and _launches(taken)):
         return ""
-    if not any(_computes(taken, node) for node in walk(*taken.code)):
+    moves = bool(loop.body) and all(map(_moves, loop.body))
+    if moves or not any(_computes(taken, node) for node in walk(*taken.code)):
         return ""  # what the host reads in each round is told by itself
     nodes = list(walk(*taken.code))
     if stands_alone(taken, nodes):
@@ -156,6 +157,16 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     if asks_for_objects(taken, nodes) or needs_others(taken, nodes, known=known, inner=False):
         return ""
     return _form(taken)
+
+
+def _moves(code: ast.stmt) -> bool:
+    """Tell whether what a dictionary holds is moved: ``batch[k] = batch[k].to(device)``."""
+    match code:
+        case ast.Assign(
+            [ast.Subscript() as kept], ast.Call(ast.Attribute(of, "cuda" | "npu" | "to"))
+        ):
+            return ast.unparse(kept) == ast.unparse(of)
+    return False
 
 
 def _changes_own(code: ast.AST, taken: Round) -> bool:
@@ -191,10 +202,10 @@ def _form(taken: Round) -> str:
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
     samples = "grid_sample" in names  # at points, and no boxes
-    if (forms[CROPPED] or samples) and any(
-        taken.is_piece(i) for p in picks for i in list_indexes(p.slice)
-    ):
-        return ""  # ``x[:, i * n : (i + 1) * n]`` is no box
+    pieces = any(taken.is_piece(i) for p in picks for i in list_indexes(p.slice))
+    windows = any(_is_of_one_width(pick, taken) for pick in picks)
+    if windows or (pieces and (forms[CROPPED] or samples)):
+        return ""  # ``x[:, i * n : (i + 1) * n]`` is no box, and ``x[i : i + n]`` has one length
     if _LENGTHS.isdisjoint(names) and any(map(taken.is_window, picks)):
         forms[RAGGED] = False
         if not any(forms.values()):
@@ -207,6 +218,17 @@ def _form(taken: Round) -> str:
     if True in kinds and False in kinds and not any(_asks_length(n, taken) for n in nodes):
         return ""  # lists beside a tensor, and nothing shows that their rows differ
     return RAGGED if False in kinds else INDEPENDENT
+
+
+def _is_of_one_width(code: ast.Subscript, taken: Round) -> bool:
+    """Tell whether all rounds take as much: ``wave[start : start + size]``."""
+    for index in list_indexes(code.slice):
+        match index:
+            case ast.Slice(ast.Name(start), ast.BinOp(ast.Name(first), ast.Add(), size), None):
+                of_settings = list_names(size) and not list_names(size) & taken.of_round
+                if start == first and start in taken.own and of_settings:
+                    return True  # and not ``x[i : i + 1]``, a row
+    return False
 
 
 def _goes_over_rows(taken: Round) -> bool:

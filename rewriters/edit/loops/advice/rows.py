@@ -10,6 +10,7 @@ from npufix.rewriters.facts.steps.weights import WEIGHTS, changes_weights
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -408,8 +409,9 @@ def _list_rows(nodes: Sequence[ast.AST], own: set[str]) -> Iterator[ast.Name]:
 def _may_be_tensor(flow: FunctionFlow, facts: Facts, code: ast.Name) -> bool:
     """Tell whether a name is a tensor, or what a module is handed, which is none of NumPy."""
     known, node = facts.is_tensor(code), facts.node(code)
-    given = known is None and flow.cls is not None
-    return known is True or (given and node is not None and not is_of_numpy(node))
+    if known is not None or flow.cls is None or node is None:
+        return known is True
+    return node.op != Op.ATTR and not is_of_numpy(node)  # ``delays = self.lm.delays`` are settings
 
 
 def _writes_row(test: ast.If | ast.IfExp, own: set[str], rows: set[str]) -> bool:

@@ -51,6 +51,10 @@ def rows_of(made: ast.expr, of: Expressions, *, is_joined: bool = True) -> Value
     """
     of.joined = made if is_joined else None
     value = of.read(made, parts=True)
+    if value.part is not None and isinstance(made, ast.Subscript) and is_joined:
+        lengths = next((m for m, known in of.parts.names.items() if known == value.part.known), "")
+        if "torch.as_tensor(" in lengths:  # views, and one launch, where the host has the lengths
+            raise CannotBatchError(LENGTHS)
     if value.kind is Kind.REPEATED:
         return value
     if value.kind is Kind.SAME:

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, TypeGuard
 
+from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph.attributes import is_made_once
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 _SELDOM = re.compile(
     r"(^|_)(eval|log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
-_TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
+_TELLS = re.compile(
+    r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump|(p?bar|progress)\.(advance|update)"
+)
 _TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")
 """What a step calls as well: ``save_on_epoch_end_or_stepwise``."""
 _MENDS = frozenset(
@@ -31,6 +34,10 @@ _RARE = re.compile(
     r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
 )
 
+_LISTED = frozenset({"array", "asarray", "list", "sorted", "stack", "tuple"})
+"""What makes another list, or array, of the same numbers."""
+_MOST_OF_ITS_OWN = 3
+"""Arguments that are handed on as they came."""
 _SIZED = frozenset(
     {"arange", "empty", "expand", "full", "new_empty", "new_full", "new_ones", "new_zeros", "ones",
      "pad", "range", "repeat", "reshape", "view", "zeros"}
@@ -50,7 +57,7 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
     for outer in here.around(code):
         is_told = is_told or (isinstance(outer, ast.Call) and last_name(outer.func) in _SAYS)
         of_message = isinstance(outer, ast.Assert) and inner is outer.msg
-        if of_message or isinstance(outer, (ast.ExceptHandler, ast.Raise)):
+        if of_message or isinstance(outer, (ast.ExceptHandler, ast.Raise)) or _lists_text(outer):
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             if _fails(outer, inner) or (_asks_seldom(outer.test) and not _asks_kind(outer, code)):
@@ -58,6 +65,17 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
             if _asks_for(outer.test, code, is_told=is_told):
                 return True  # what the message of an error says, and the like
         inner = outer
+    return False
+
+
+def _lists_text(code: ast.AST) -> bool:
+    """Tell whether a line of a report is put to the others: ``lines.append(f"{x.item():.3g}")``."""
+    match code:
+        case ast.Call(
+            ast.Attribute(_, "append"),
+            [ast.JoinedStr() | ast.BinOp(ast.Constant(str()), ast.Mod())],
+        ):
+            return True
     return False
 
 
@@ -174,6 +192,16 @@ def decides(here: Surroundings, code: ast.AST) -> bool:
     return not told and re.search(r"is_?(finite|nan|inf)\b", here.text(found.test)) is None
 
 
+def _hands_over(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether another function computes all: ``if t: return slow(self, x, mask, cache)``."""
+    match code.body[-1]:
+        case ast.Return(ast.Call(_, names)):
+            given = list_given(here.flow.function)
+            own = [n for n in names if isinstance(n, ast.Name) and n.id in given]
+            return len(own) >= _MOST_OF_ITS_OWN
+    return False
+
+
 def _becomes_size(here: Surroundings, code: ast.If) -> bool:
     """Tell whether the host needs what is compared anyway: ``if n < 8: n = 8``, then ``x[:n]``."""
     names = {n.id for n in ast.walk(code.test) if isinstance(n, ast.Name)}
@@ -247,7 +275,29 @@ def _is_setting(test: ast.expr) -> bool:
     return False
 
 
-def selects_anyway(here: Surroundings, code: ast.If) -> bool:
+def stays_anyway(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether the host waits, or is to choose who computes, whatever is said of a test."""
+    is_left = _selects_anyway(here, code) or _hands_over(here, code)
+    return is_left or _is_moved_later(here, code)
+
+
+def _is_moved_later(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether a test asks what only later comes to the device: ``mask = mask.to(device)``."""
+    calls = [n for n in ast.walk(code.test) if isinstance(n, ast.Call)]
+    asked = [c.func.value for c in calls if isinstance(c.func, ast.Attribute)]
+    texts = {ast.unparse(a) for a in asked if isinstance(a, ast.Name | ast.Subscript)}
+    later = (n for n in here.nodes if getattr(n, "lineno", 0) > (code.end_lineno or 0))
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in {"cuda", "npu", "to"}
+        and (n.func.attr != "to" or "device" in ast.unparse(n))
+        and ast.unparse(n.func.value) in texts
+        for n in later
+    )
+
+
+def _selects_anyway(here: Surroundings, code: ast.If) -> bool:
     """Tell whether the host waits for a mask anyway: ``if not m.any(): return``, then ``x[m]``."""
     test = code.test.operand if isinstance(code.test, ast.UnaryOp) else code.test
     node = here.value(test)
@@ -274,6 +324,8 @@ def is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
 
     So does ``total += loss``; not so ``meta = metas[i]``, which is there before the loop begins.
     """
+    if isinstance(code, ast.Call) and last_name(code.func) not in _LISTED:
+        return True  # ``draw(0.5, n)`` may draw anew
     bound = [n for n in ast.walk(loop) if isinstance(n, ast.Assign)]
     names = [n.id for n in ast.walk(code) if isinstance(n, ast.Name)]
     added = {ast.unparse(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign)}

@@ -50,7 +50,7 @@ _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V
 _OF_REQUESTS = re.compile(r"block_table|slot_mapping|num_reqs|req_ids?\b|request_ids?\b")
 """What a server of requests hands over: others are called so that run one sample to its end."""
 _NEW_EACH_TIME = re.compile(
-    r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b"
+    r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b|^\[\S+\[(\w+)\] for \3 "
 )
 """What lists hold that is other in each call: lengths of sentences, tokens of requests."""
 _SEVERAL = re.compile(

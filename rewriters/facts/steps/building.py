@@ -1,0 +1,31 @@
+"""What builds, loads and saves a model, by its name: no step does that."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.steps.functions import list_given
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.modules.names import FunctionNode
+
+BUILDS = re.compile(
+    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init|reset|load(?!_balanc)|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e|process_weights)(_.*|__)?"
+    r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
+    r"|.*_init|(\w+_)?weight_loader(_\w+)?|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"
+    r"|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
+)
+"""A loop in them takes no part in a step either."""
+OF_MODELS = frozenset(
+    {
+        "adapter", "adapters", "checkpoint", "kernel", "lora", "model", "param", "params", "qkv",
+        "state", "weight", "weights",
+    }
+)  # fmt: skip
+"""Words of what is made or merged once: ``convert_qkv``."""
+
+
+def takes_state(function: FunctionNode) -> bool:
+    """Tell whether a function, a hook mostly, loads or saves what it is handed."""
+    return "state_dict" in list_given(function)
