@@ -114,7 +114,7 @@ class CallRecord:
     weighted: bool = False
     """Whether its object has parameters, which are of one dtype."""
     drawn: int | None = None
-    """Tells how many random numbers it has drawn, see ``tell_draws``."""
+    """Tells how many random numbers it has drawn, see ``tell_draws``; 0 where that is none."""
     left_at: Mapping[str, int] = field(default_factory=dict)
     """The generators that it has drawn from, ``torch``, ``random``, ``numpy``, and their states."""
     around: dict[str, object] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     if outcome.error:
         return seen
     seen.stage = ""
-    seen.drawn = tell_draws(seed)
+    seen.drawn = tell_draws(seed) if "torch" in seen.left_at else 0
     results = dict(find_leaves(outcome.value, "result"))
     _note_values(seen, results)
     seen.plain |= list_shared(outcome.value, passed)

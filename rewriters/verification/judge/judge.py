@@ -14,6 +14,7 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -175,13 +176,13 @@ class Judge:
         are off. ``any_numbers``: fused operators may draw other random numbers, or from elsewhere.
         """
         self.cases += 1
-        still = not (original.flows or patched.flows)
+        still = cache(lambda: not (original.flows or patched.flows))
 
         def differs(text: str, what: str = "", seen: Seen | None = None) -> None:
             at = _place(what) if seen is None else seen
             # ``if rows.numel():`` leaves an expert without tokens out; without it there are zeros.
             moved = original.moves(what) or patched.moves(what)
-            rests = still or (what.startswith("gradient of ") and not moved)
+            rests = still() or (what.startswith("gradient of ") and not moved)
             self.differences.append(Difference(text, case, size, what=what, seen=at, still=rests))
 
         if patched.error:

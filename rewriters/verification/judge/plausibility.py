@@ -170,7 +170,8 @@ class _Differences:
         """The calls in which something differs, by what it is."""
         for d in differences:
             self._same.setdefault(d.what, set()).add(d.case)
-        self._loud = {d.case for d in differences if self._is_loud(d)}
+        self._refused = {id(d) for d in differences if self._is_loud(d)}
+        self._loud = {d.case for d in differences if id(d) in self._refused}
 
     def tells_nothing(self, difference: Difference) -> bool:
         """Say whether a difference is none that a caller can see."""
@@ -180,7 +181,7 @@ class _Differences:
         return bool(
             (difference.seen is Seen.MEMORY and self._ordinary and not same & self._ordinary)
             or self._is_of_sizes(difference.what, case)
-            or self._is_loud(difference)
+            or id(difference) in self._refused
             or (error and name in self._thin and self._errors <= self._thin < cases.keys())
             or (error and name in self._met_by_chance)
             or (error and name in self._of_nothing and self._errors <= self._of_nothing)

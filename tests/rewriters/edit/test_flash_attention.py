@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.job import Job
 
 HEAD = "import torch\nfrom flash_attn import {name}\n\n\n"
 DENSE, ROWS = "flash_attn_func", "flash_attn_varlen_func"
@@ -99,15 +104,15 @@ VERIFIED = {
 }
 
 
-def verdict(case: str, old: str = "", new: str = "") -> str:
+def written(case: str, old: str = "", new: str = "") -> Job:
+    """Return the change of a case, with a slip in what is written if that is given."""
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.judge.verify_function import verify_function
 
     call, name, before = VERIFIED[case]
     source, found = site(call, name, "q, k, v", before)
     assert found.rewrite is not None
     assert old in found.rewrite.direct
-    job = Job(
+    return Job(
         "/user/m.py",
         "/user",
         source,
@@ -118,27 +123,44 @@ def verdict(case: str, old: str = "", new: str = "") -> str:
         portable="" if old else found.rewrite.portable,
         floating=True,
     )
-    answer = verify_function(job).verdict
-    return f"{answer.status.value} {answer.reason}".strip()
 
 
-@pytest.mark.parametrize("case", VERIFIED)
-def test_what_is_written_attends_as_flash_attn_does(case: str) -> None:
+def apart(job: Job) -> float:
+    """Return how far both versions of a change are from each other in one call."""
+    torch = pytest.importorskip("torch")
+    from npufix.rewriters.verification.reference import npu_operators
+
+    npu_operators.install()
+    q, k, v = torch.randn(3, 2, 6, 4, 8, generator=torch.Generator().manual_seed(0))
+    made = []
+    for text in (job.original, job.patched):
+        scope: dict[str, Any] = {}
+        exec(text, scope)  # noqa: S102 - what is written here
+        made.append(scope["attend"](q, k, v))
+    assert made[0].shape == made[1].shape
+    return float((made[0] - made[1]).abs().max())
+
+
+SLIPS = [
+    ("fewer heads of keys", "q.shape[-1] ** -0.5", "1.0"),
+    ("fewer keys than queries", "sparse_mode=3", "sparse_mode=2"),
+    ("rows of sequences", "starts[1:].tolist()", "[len(q)]"),
+]
+
+
+@pytest.mark.parametrize(("case", "old", "new"), SLIPS)
+def test_what_is_written_attends_as_flash_attn_does(case: str, old: str, new: str) -> None:
+    assert apart(written(case)) < 1e-6
+    assert apart(written(case, old, new)) > 1e-2
+
+
+@pytest.mark.parametrize(("slip", "status"), [(("", ""), "equivalent"), (SLIPS[0][1:], "refuted")])
+def test_calls_of_flash_attn_are_verified(slip: tuple[str, str], status: str) -> None:
     pytest.importorskip("torch")
-    assert verdict(case) == "equivalent"
+    from npufix.rewriters.verification.judge.verify_function import verify_function
 
-
-@pytest.mark.parametrize(
-    ("case", "old", "new"),
-    [
-        ("fewer heads of keys", "q.shape[-1] ** -0.5", "1.0"),
-        ("fewer keys than queries", "sparse_mode=3", "sparse_mode=2"),
-        ("rows of sequences", "starts[1:].tolist()", "[len(q)]"),
-    ],
-)
-def test_another_attention_is_refuted(case: str, old: str, new: str) -> None:
-    pytest.importorskip("torch")
-    assert verdict(case, old, new).startswith("refuted")
+    verdict = verify_function(written(SLIPS[0][0], *slip)).verdict
+    assert verdict.status.value == status, verdict.reason
 
 
 def test_packed_tensors_are_taken_apart_where_they_are_packed() -> None:

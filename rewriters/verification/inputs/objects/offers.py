@@ -222,9 +222,12 @@ def groups(seed: int) -> list[dict[str, object]]:
 
 def list_weights(value: object) -> list[torch.nn.Parameter]:
     """Return the weights that an optimiser trains, or those of a list."""
-    held = value if isinstance(value, list) else []
     if isinstance(value, torch.optim.Optimizer):
         held = [weight for group in value.param_groups for weight in group["params"]]
+    elif isinstance(value, list):
+        held = value
+    else:
+        return []
     return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
 
 
