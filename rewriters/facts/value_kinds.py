@@ -454,18 +454,16 @@ def is_of_numpy(node: Node) -> bool:
     """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
     while node.op in operators.VIEWS | {Op.GETITEM, Op.SETITEM}:  # ``x.numpy().reshape(2, 1)[0]``
         node = node.args[0]
-    if node.op == "numpy" or (node.op == Op.ATTR and node.value == "np"):
-        return True
-    if node.op == Op.GLOBAL and node.value == "numpy":  # ``lib.isnan(x)`` of either library
+    # ``x.np``, and ``lib.isnan(x)`` of either library
+    if node.op == "numpy" or (node.op, node.value) in ((Op.ATTR, "np"), (Op.GLOBAL, "numpy")):
         return True
     if node.op != Op.CALL:
         return False
     made = root = node.args[0]
     while root.op == Op.ATTR:
         root = root.args[0]
-    if root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value)):
-        return True
-    return made.op != Op.GLOBAL and made.value in {"astype", "copy"}
+    imported = root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value))
+    return bool(imported) or (made.op != Op.GLOBAL and made.value in {"astype", "copy"})
 
 
 @lru_cache(maxsize=4)
@@ -482,9 +480,8 @@ def _list_given_to_numpy(flow: FunctionFlow) -> frozenset[Node]:
 @lru_cache(maxsize=4)
 def _proving(flow: FunctionFlow) -> tuple[Evaluation, ...]:
     """Return what a function certainly computes and only tensors have; every site asks for it."""
-    return tuple(
-        e for e in flow.evaluations if e.certain and e.node.args and _proves_tensor(flow, e)
-    )
+    certain = (e for e in flow.evaluations if e.certain and e.node.args)
+    return tuple(e for e in certain if _proves_tensor(flow, e))
 
 
 def _proves_tensor(flow: FunctionFlow, evaluation: Evaluation) -> bool:

@@ -27,10 +27,8 @@ import torch
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value, list_kinds
-from npufix.rewriters.verification.inputs.objects.offers import (
-    move_weights,
-    with_other_numbers,
-)
+from npufix.rewriters.verification.inputs.objects.offers import with_other_numbers
+from npufix.rewriters.verification.inputs.objects.weights import move_weights
 from npufix.rewriters.verification.inputs.source.attributes import (
     compares_counter,
     list_attributes_read,

@@ -51,8 +51,6 @@ from npufix.rewriters.verification.inputs.objects.kept import (
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
     OWN,
-    bind_optimizers,
-    fill_optimizers,
     guess_objects,
     make_groups,
     make_stand_in,
@@ -72,6 +70,7 @@ from npufix.rewriters.verification.inputs.objects.unmade import (
     make_concrete,
     randomise,
 )
+from npufix.rewriters.verification.inputs.objects.weights import bind_optimizers, fill_optimizers
 from npufix.rewriters.verification.inputs.settings import (
     CONFIG,
     WIDE,

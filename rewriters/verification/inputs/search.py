@@ -6,7 +6,6 @@ import itertools
 import re
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -98,10 +97,6 @@ _BOUND = 2
 _LOW = (torch.float16, torch.bfloat16)
 
 
-def _read_methods(job: Job, qualname: str) -> Declarations:
-    return read_declarations(job.original, qualname, job.assumed)
-
-
 @runs_with_target
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
@@ -139,7 +134,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_further()
     looking.run_on_filters()
     looking.run_as_bound()
-    looking.run_after_others(partial(_read_methods, job))
+    looking.run_after_others(lambda name: read_declarations(job.original, name, job.assumed))
     looking.run_beside_defaults(read)
     looking.run_within_bounds()
     looking.run_as_changed(job)
@@ -293,8 +288,7 @@ class _Search:
         known = replace(self.declared, arguments={**self.declared.arguments, **arguments})
         if known == self.declared:
             return [self]
-        more = ([(n, v + step) for n, v in sizes.items()] for step in range(_MORE))
-        given = [tuple((n, Value(v)) for n, v in one) for one in more]
+        given = [tuple((n, Value(v + step)) for n, v in sizes.items()) for step in range(_MORE)]
         return [replace(self, declared=known.made_with(one)) for one in given]
 
     def run_after_others(self, read: Callable[[str], Declarations]) -> None:
@@ -315,11 +309,9 @@ class _Search:
 
     def _find_reaching(self) -> Recipe | None:
         """Return the first way to make the object by which the lines run, not tests above alone."""
-        for one in self.found.assignments:
-            ran = self.wanted.reached(trace_call(self.target, CallCase(one)) or ())
-            if any(isinstance(place, int) for place in ran):
-                return one.recipe
-        return None
+        ran = ((a.recipe, trace_call(self.target, CallCase(a))) for a in self.found.assignments)
+        reached = ((made, self.wanted.reached(places or ())) for made, places in ran)
+        return next((made for made, of in reached if any(type(p) is int for p in of)), None)
 
     def _run_after_others(self, recipe: Recipe, read: Callable[[str], Declarations]) -> None:
         def combine(other: Target) -> Iterator[Assignment]:

@@ -29,14 +29,6 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.histories import live_through
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
 from npufix.rewriters.verification.inputs.objects.copying import copy_object
-from npufix.rewriters.verification.inputs.objects.offers import (
-    bind_optimizers,
-    fill_optimizers,
-    leave_gradients,
-    list_modules,
-    list_weights,
-    take_steps,
-)
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     cast_made,
@@ -46,6 +38,14 @@ from npufix.rewriters.verification.inputs.objects.state import (
     list_registered,
     read_state,
     read_states,
+)
+from npufix.rewriters.verification.inputs.objects.weights import (
+    bind_optimizers,
+    fill_optimizers,
+    leave_gradients,
+    list_modules,
+    list_weights,
+    take_steps,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     Parameter,

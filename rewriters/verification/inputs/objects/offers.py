@@ -24,9 +24,12 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_layers
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
-    Closure,
-    LossOfWeights,
-    bind_schedules,
+)
+from npufix.rewriters.verification.inputs.objects.weights import (
+    filters,
+    groups,
+    list_modules,
+    parameters,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -58,15 +61,7 @@ _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _MAKES_LAYERS = r"norm|act(?!ion)|layer|block"
 _SMALL = 1 / 64
 _MOST_BATCHES = 101
-_MANY = 324
-"""Elements among which something happens that is rare: a sign that changes."""
-_ZERO = 3
-"""The number of a weight that is zero."""
-_OCTAVES = 12
-"""By which gradients of one step are larger and smaller than those of another."""
 _OTHERS = 3
-_STEPS = 3
-"""Of an optimiser, which are one call."""
 _SIZES = {"num_embeddings": 16, "embedding_dim": WIDTH, "num_groups": 2, "kernel_size": 3}
 """Of layers, where the name alone says something else."""
 
@@ -188,144 +183,6 @@ def chain(seed: int, kind: str) -> torch.nn.Module:
     return torch.nn.Sequential(*models(seed, kind))
 
 
-def parameters(seed: int, scale: float = 1.0, *, every: bool = False) -> list[torch.nn.Parameter]:
-    """Return weights of several shapes, the second without gradient; of scale 0, all.
-
-    ``every`` one has a gradient for code that asks no weight whether it has.
-
-    The last is zero, as a bias is at first.
-    """
-    made = []
-    for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,), (2,))):
-        source = seed_generator("parameters", seed, number)
-        weight = torch.nn.Parameter(torch.randn(shape, generator=source) * (number != _ZERO))
-        # Eighths are exact in every dtype.
-        drawn = torch.randint(-16, 17, shape, generator=source) / 8 * scale
-        weight.grad = drawn if scale else None
-        made.append(weight)
-    return made if every else [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
-
-
-def filters() -> list[torch.nn.Parameter]:
-    """Return weights the first of which are those of a convolution, of three dimensions."""
-    drawn = torch.arange(6.0 * WIDTH).view(2, 3, WIDTH)
-    weight = torch.nn.Parameter(drawn.cos())
-    weight.grad = drawn % 7 / 4 - 0.5
-    return [weight, *parameters(0)]
-
-
-def groups(seed: int) -> list[dict[str, object]]:
-    """Return the same weights in two groups, of which the second has settings of its own."""
-    first, *others = parameters(seed)
-    return [{"params": [first]}, {"params": others, "lr": 0.5, "weight_decay": 0.25}]
-
-
-def list_weights(value: object) -> list[torch.nn.Parameter]:
-    """Return the weights that an optimiser trains, or those of a list."""
-    if isinstance(value, torch.optim.Optimizer):
-        held = [weight for group in value.param_groups for weight in group["params"]]
-    elif isinstance(value, list):
-        held = value
-    else:
-        return []
-    return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
-
-
-def list_trained(optimizer: object) -> list[torch.nn.Parameter]:
-    """Return the weights that an optimiser trains, of torch or of a class of its own."""
-    if isinstance(optimizer, torch.optim.Optimizer):
-        return list_weights(optimizer)
-    own: Mapping[str, object] = getattr(optimizer, "__dict__", {})
-    return [weight for held in own.values() for weight in list_weights(held)]
-
-
-def move_weights(made: object, number: int) -> None:
-    """Train what an object goes by, between two calls of its methods: an average of weights, say.
-
-    Optimisers of torch do that themselves.
-    """
-    if not isinstance(made, torch.nn.Module | torch.optim.Optimizer):
-        with torch.no_grad():
-            for weight in list_trained(made):
-                weight.add_((number + 1) / 4)
-
-
-def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
-    """Return the modules among arguments, those in lists as well."""
-    single = {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
-    lists = {n: v for n, v in arguments.items() if type(v) is list and v}
-    every = ((f"{n}[{at}]", part) for n, v in lists.items() for at, part in enumerate(v))
-    return single | {n: part for n, part in every if isinstance(part, torch.nn.Module)}
-
-
-def bind_optimizers(arguments: dict[str, object], number: int = 0, *, left: bool = False) -> None:
-    """Have an optimiser among the arguments train the modules among them.
-
-    And a loss be one of what it trains; ``left``: gradients are left of a step before.
-    """
-    weights, optimizers = _list_training(arguments)
-    for optimizer in optimizers if weights else ():
-        optimizer.param_groups[0]["params"] = weights
-    trained = [*weights, *(w for o in optimizers if not weights for w in list_weights(o))]
-    for name, value in arguments.items():
-        if isinstance(value, LossOfWeights):
-            arguments[name] = value.compute(trained, number)
-    bind_schedules(arguments)
-    leave_gradients(arguments if left else {})
-
-
-def _list_training(
-    held: Mapping[str, object],
-) -> tuple[list[torch.nn.Parameter], list[torch.optim.Optimizer]]:
-    """Return the weights of the modules that there are, and the optimisers beside them."""
-    weights = [p for module in list_modules(held).values() for p in module.parameters()]
-    return weights, [v for v in held.values() if isinstance(v, torch.optim.Optimizer)]
-
-
-def leave_gradients(made: Mapping[str, object]) -> None:
-    """Give models and what optimisers train the gradients of a step before the call.
-
-    Those of the attributes of an object, too: ``zero_grad`` is for them.
-    """
-    held = dict(made)
-    for name, value in made.items():
-        held |= {f"{name}.{n}": v for n, v in getattr(value, "__dict__", {}).items()}
-    weights, optimizers = _list_training(held)
-    for at, weight in enumerate([*weights, *(w for o in optimizers for w in list_weights(o))]):
-        if weight.requires_grad and weight.grad is None:
-            drawn = torch.randint(-8, 9, weight.shape, generator=seed_generator("earlier", at)) / 8
-            weight.grad = drawn.to(weight)  # exact in every dtype
-
-
-def fill_optimizers(arguments: dict[str, object]) -> dict[str, object]:
-    """Have an optimiser that is alone, beside no module, train weights that have gradients."""
-    for optimizer in () if list_modules(arguments) else arguments.values():
-        if isinstance(optimizer, torch.optim.Optimizer) and not list_weights(optimizer):
-            optimizer.param_groups[0]["params"] = parameters(0)
-    return arguments
-
-
-def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
-    """Take a few steps of an optimiser, each with other gradients than the one before.
-
-    Of equal ones an average is no other, and a few must outweigh all that was averaged. The second
-    ones are written into the first, as after ``zero_grad(set_to_none=False)``: who keeps a gradient
-    keeps a copy.
-    """
-    for one in (*given, *named.values()):
-        if isinstance(one, Closure):
-            one.weights = list_trained(optimizer)
-    for number in range(_STEPS - 1):
-        step(optimizer, *given, **named)
-        for weight in list_trained(optimizer):
-            if weight.grad is not None:
-                powers = 3 - torch.arange(weight.numel()) % _OCTAVES
-                ramp = torch.exp2(powers) if weight.numel() == _MANY else torch.ones(())
-                other = weight.grad.flip(0) * (-0.75 * ramp).to(weight.grad)  # exact
-                weight.grad = other if number else weight.grad.copy_(other)
-    return step(optimizer, *given, **named)
-
-
 def generator(seed: int) -> torch.Generator:
     """Return a source of random numbers."""
     return torch.Generator().manual_seed(seed)
@@ -363,33 +220,35 @@ def let_fail(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     return {n: _FAILS if str(s) == str(_TANH) else s for n, s in specs.items()}
 
 
-def _make(function: str, label: str, *given: object, **named: object) -> MadeArgument:
-    """Return an argument that a function of this file makes."""
-    own = f"__import__({__name__!r}, fromlist=[''])"
+def _make(
+    function: Callable[..., object], label: str, *given: object, **named: object
+) -> MadeArgument:
+    """Return an argument that a function or class of npufix makes, which programs import."""
+    own = f"__import__({function.__module__!r}, fromlist=[''])"
     text = ", ".join([*map(repr, given), *(f"{n}={v!r}" for n, v in named.items())])
-    call = f"{own}.{function}({text})"
-    return MadeArgument(lambda: globals()[function](*given, **named), label, call)
+    call = f"{own}.{function.__name__}({text})"
+    return MadeArgument(lambda: function(*given, **named), label, call)
 
 
 _TANH = MadeArgument(lambda: torch.tanh, "torch.tanh", "torch.tanh")
-_FAILS = _make(raising.__name__, "a function that raises")
-_OF_FEW = _make(of_few.__name__, "a function that raises for more than one row")
-_FAILS_OTHERWISE = _make(of_few.__name__, "one that raises another error", PassedError.__name__)
+_FAILS = _make(raising, "a function that raises")
+_OF_FEW = _make(of_few, "a function that raises for more than one row")
+_FAILS_OTHERWISE = _make(of_few, "one that raises another error", PassedError.__name__)
 
 
 def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     """Return a layer of any shape, another one for another name, with so many results."""
     label = f"a stand-in layer with {count} results" if count else "a stand-in layer"
-    return _make(StandInLayer.__name__, label, name, *[count] * (count > 0))
+    return _make(StandInLayer, label, name, *[count] * (count > 0))
 
 
 def _make_layer(kind: str, seed: int) -> MadeArgument:
-    return _make("layer", f"an nn.{kind}", kind, seed)
+    return _make(layer, f"an nn.{kind}", kind, seed)
 
 
 def offer_chain(kind: str) -> MadeArgument:
     """Offer a model of layers of a class of ``torch.nn``."""
-    return _make("chain", f"a model of three nn.{kind}", 0, kind)
+    return _make(chain, f"a model of three nn.{kind}", 0, kind)
 
 
 def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -434,36 +293,36 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
     label = "parameters with small gradients" if scale else "parameters without gradients"
-    other = _make("parameters", label, seed, scale)
-    every = _make("parameters", "parameters with gradients, every one", seed, scale, every=True)
-    return [_make("parameters", _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
+    other = _make(parameters, label, seed, scale)
+    every = _make(parameters, "parameters with gradients, every one", seed, scale, every=True)
+    return [_make(parameters, _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
 
 
 def with_filters(spec: Spec) -> Spec:
     """Return weights of which some have three dimensions, in place of those that have two."""
     made = isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS
-    return _make("filters", f"{_WITH_GRADIENTS}, some of a convolution") if made else spec
+    return _make(filters, f"{_WITH_GRADIENTS}, some of a convolution") if made else spec
 
 
 def make_groups(name: str) -> Spec:
     """Return weights in groups, for the argument of an optimiser's class."""
-    return _make("groups", "parameters in two groups", sum(map(ord, name)))
+    return _make(groups, "parameters in two groups", sum(map(ord, name)))
 
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one, or several models."""
     if re.search(_MODULES_ANNOTATION, parameter.annotation):
         seed = sum(map(ord, parameter.name))
-        return [_make("models", f"a list of three nn.{k}", seed, k) for k in _OF_SEVERAL]
+        return [_make(models, f"a list of three nn.{k}", seed, k) for k in _OF_SEVERAL]
     return _guess_object(parameter, use)
 
 
 def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     seed, annotation = sum(map(ord, parameter.name)), parameter.annotation
     name = parameter.name.removeprefix(OWN)
-    some_layer = _make("linear", _SOME_LAYER, seed)
+    some_layer = _make(linear, _SOME_LAYER, seed)
     with_buffers = _make_layer("BatchNorm1d", seed)
-    whole = _make("model", "a layer with buffers and a frozen weight", seed)
+    whole = _make(model, "a layer with buffers and a frozen weight", seed)
     kinds = list_layers(annotation)
     optimizer = find_class_of(annotation, torch.optim, torch.optim.Optimizer)
     plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
@@ -471,24 +330,24 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     if kinds and kinds != ["Module"]:
         made = [_make_layer(kind, seed) for kind in kinds]
     elif re.search(_MODULE_ANNOTATION, annotation):
-        stand_in = _make(StandInModule.__name__, "a stand-in module")
+        stand_in = _make(StandInModule, "a stand-in module")
         called = re.search(MODEL, name) or use.called
         made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
         made = [s for s in made if s is not stand_in or not use.attributes & _WEIGHTS_OF]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
         twice = bool(use.attributes & {"modules", "named_modules"})  # it meets the weight of both
-        made += [_make("tied", "two layers that share a weight", seed)] * twice
+        made += [_make(tied, "two layers that share a weight", seed)] * twice
         # of images of any width, as a critic of ``x (B, C, H, W)``
         made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
     elif re.search(r"\bGenerator\b", annotation) or (name == "generator" and not use.called):
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
-        made = [*left_out, _make("generator", "a generator", seed)]
+        made = [*left_out, _make(generator, "a generator", seed)]
     elif parameter.has_default:
         made = []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
         # who goes through the gradients may ask whether they are finite
-        over = _make("overflown", "SGD over weights with an infinite gradient")
+        over = _make(overflown, "SGD over weights with an infinite gradient")
         made += [over] * ("param_groups" in use.attributes)
     elif use.trained or (re.search(_WEIGHTS, name) and use.looped and not plain):
         weights = make_weights(parameter.name)
@@ -497,7 +356,7 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
             walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
             made = [*weights[:1], *walk, *made[1:]]
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
-        maker = _make(make_layers.__name__, "a function that makes layers", parameter.name)
+        maker = _make(make_layers, "a function that makes layers", parameter.name)
         makers = [maker] * (re.search(_MAKES_LAYERS, name) is not None)
         made = [_TANH, some_layer, *makers, _FAILS, _OF_FEW]
     elif re.search(MODEL, name) or "parameters" in use.attributes:

@@ -11,7 +11,7 @@ import torch
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Value
-from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
+from npufix.rewriters.verification.inputs.objects.weights import list_modules, list_weights
 from npufix.rewriters.verification.inputs.source.attributes import list_attributes_written
 from npufix.rewriters.verification.sandbox.try_call import try_call
 

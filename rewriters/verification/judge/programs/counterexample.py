@@ -24,19 +24,18 @@ from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Flavour, MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
 from npufix.rewriters.verification.inputs.load import find_beside
-from npufix.rewriters.verification.inputs.objects.offers import (
-    DESCENT,
+from npufix.rewriters.verification.inputs.objects.offers import DESCENT, spell_kind
+from npufix.rewriters.verification.inputs.objects.state import list_tables
+from npufix.rewriters.verification.inputs.objects.training_loops import LossOfWeights
+from npufix.rewriters.verification.inputs.objects.weights import (
     bind_optimizers,
     fill_optimizers,
     leave_gradients,
     list_modules,
     list_trained,
     move_weights,
-    spell_kind,
     take_steps,
 )
-from npufix.rewriters.verification.inputs.objects.state import list_tables
-from npufix.rewriters.verification.inputs.objects.training_loops import LossOfWeights
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.parameters import tie_ends
 from npufix.rewriters.verification.inputs.source.slicing import slice_module

@@ -18,10 +18,10 @@ from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes
 from npufix.rewriters.verification.inputs.load import Loaded
 from npufix.rewriters.verification.inputs.objects.layer_classes import list_sought
-from npufix.rewriters.verification.inputs.objects.offers import take_steps
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
 from npufix.rewriters.verification.inputs.objects.training_loops import Closure
 from npufix.rewriters.verification.inputs.objects.unmade import make_concrete
+from npufix.rewriters.verification.inputs.objects.weights import take_steps
 from npufix.rewriters.verification.inputs.recipes import generate_recipes
 from npufix.rewriters.verification.inputs.source.parameters import list_parameters
 from npufix.rewriters.verification.inputs.source.several import guess_several
