@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.rules_test.subject import Subject
 
-SEEDS = tuple(random.Random(0).randrange(2**31) for _ in range(2))  # noqa: S311 - no secret
+SEEDS = tuple(random.Random(0).randrange(2**31) for _ in range(4))  # noqa: S311 - no secret
 _ROUNDS = 12
 _STAGES = (2, 6, 24)
 """Rounds that must refute a slip; what a rule is verified with is the largest number."""
