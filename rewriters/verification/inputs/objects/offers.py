@@ -301,7 +301,7 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
 def with_filters(spec: Spec) -> Spec:
     """Return weights of which some have three dimensions, in place of those that have two."""
     made = isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS
-    return _make(filters, f"{_WITH_GRADIENTS}, some of a convolution") if made else spec
+    return _make(filters, "parameters with gradients, some of a convolution") if made else spec
 
 
 def make_groups(name: str) -> Spec:
