@@ -63,7 +63,7 @@ _SETS_UP = re.compile(
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
-    r"_*((get_)?(\w+_)?(text|prompt)_(embeds?|embeddings)|generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|tokens|video|audio)"
+    r"_*((get_)?(\w+_)?(text|prompt)_(embeds?|embeddings)|generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate(?!_actions?$)|validate|encode_(prompt|image|text|tokens|video|audio)"
     r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(

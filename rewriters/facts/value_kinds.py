@@ -57,7 +57,7 @@ _KEEPS_TENSOR = (
 )  # fmt: skip
 # A tensor if one of the operands is, and the other one a number or a tensor too.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul"})
-_OF_OPERANDS = _ARITHMETIC | operators.BROADCAST
+_OF_OPERANDS = _ARITHMETIC | (operators.BROADCAST - _KEEPS_TENSOR)
 # The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
 _PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.

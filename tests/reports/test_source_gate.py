@@ -267,7 +267,9 @@ def test_without_a_baseline_everything_is_new(
 
 
 def test_a_baseline_of_runs_is_read(npufix_in: Callable[..., Result], project: Path) -> None:
-    found = json.loads(npufix_in(project, "scan", "src", "--json").stdout)["findings"]
+    found = json.loads(npufix_in(project, "scan", "src", "--everywhere", "--json").stdout)[
+        "findings"
+    ]
     entries = [f"{f['rule']}:{f['path']}:{f['fingerprint']}" for f in found]
     runs = {"schema": 1, "tool": "npufix 0", "commit": "", "environment": {}, "run_count": 1,
             "metrics": {"step-time": {"unit": "us", "runs": [1]}}, "hot_ops": {},

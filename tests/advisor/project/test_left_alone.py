@@ -85,7 +85,8 @@ def write(folder: Path, comment: str = "", name: str = "model.py") -> Path:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(
-        f"import torch\n\n\ndef f(x: torch.Tensor):\n    return {SITE}{comment}\n", encoding="utf-8"
+        f"import torch\n\n\ndef forward(x: torch.Tensor):\n    return {SITE}{comment}\n",
+        encoding="utf-8",
     )
     return path
 

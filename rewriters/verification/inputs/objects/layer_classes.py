@@ -44,14 +44,15 @@ def list_sought(function: ast.AST | None, name: str) -> list[str]:
 
     ``nn.Conv2d`` for ``for m in model.modules(): if isinstance(m, nn.Conv2d)``.
     """
-    nodes = list(ast.walk(function)) if function is not None else []
-    loops = [n for n in nodes if isinstance(n, ast.For | ast.comprehension)]
-    through = rf"\b{name}(\.\w+)*\.(named_)?(modules|children)\("
-    targets = (n.target for n in loops if re.search(through, ast.unparse(n.iter)))
-    each = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    through = re.compile(rf"\b{name}(\.\w+)*\.(named_)?(modules|children)\(")
     found: list[str] = []
-    for call in (n for n in nodes if isinstance(n, ast.Call) and len(n.args) > 1):
-        if ast.unparse(call.func) == "isinstance" and ast.unparse(call.args[0]) in each:
-            kinds = call.args[1]
-            found += map(ast.unparse, kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])
+    for outer in ast.walk(function) if function is not None else ():
+        loops = [outer] if isinstance(outer, ast.For) else getattr(outer, "generators", ())
+        targets = [n.target for n in loops if through.search(ast.unparse(n.iter))]
+        each = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        for call in (n for n in ast.walk(outer) if each and isinstance(n, ast.Call)):
+            match call:
+                case ast.Call(ast.Name("isinstance"), [ast.Name(part), kinds]) if part in each:
+                    listed = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                    found += map(ast.unparse, listed)
     return list(dict.fromkeys(found))
