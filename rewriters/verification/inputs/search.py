@@ -84,6 +84,7 @@ _AFTERWARDS_S = 0.8
 _ENOUGH = 5
 _ENOUGH_LATER = 2
 """For each further way to make the object."""
+_LIKELY = 100  # calls of which some train weights, if any does: there may be millions
 _MOST_RECIPES = 3
 _MOST_GOALS = 4
 _FURTHER_S = 1.0
@@ -249,10 +250,11 @@ class _Search:
 
     def run_on_filters(self) -> None:
         """Train weights of three dimensions, where those of one and two reach no further line."""
-        if self.wanted.unreached(self.found.reached):
-            every = ((a, train_filters(a)) for r in self.options[:1] for a in self.combine(r))
-            tried = (made for one, made in every if made != one)
-            self.run(tried, time.process_time() + _DEFAULT_S, most=1)
+        if not self.wanted.unreached(self.found.reached):
+            return
+        calls = (c for r in self.options[:1] for c in itertools.islice(self.combine(r), _LIKELY))
+        tried = (made for call in calls if (made := train_filters(call)) != call)
+        self.run(tried, time.process_time() + _DEFAULT_S, most=1)
 
     def run_as_bound(self) -> None:
         """Let what the lines read come from elsewhere, where a test above decides over it."""
@@ -296,7 +298,8 @@ class _Search:
 
         ``read`` returns what is declared of another one.
         """
-        recipe = self._find_reaching() or next((r for r in self.options if r is not None), None)
+        made = next((r for r in self.options if r is not None), None)
+        recipe = made and (self._find_reaching() or made)
         if recipe is None or recipe.attributes is not None:
             return
         self._run_after_others(recipe, read)

@@ -50,8 +50,8 @@ def list_sought(function: ast.AST | None, name: str) -> list[str]:
         loops = [outer] if isinstance(outer, ast.For) else getattr(outer, "generators", ())
         targets = [n.target for n in loops if through.search(ast.unparse(n.iter))]
         each = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-        for call in (n for n in ast.walk(outer) if each and isinstance(n, ast.Call)):
-            match call:
+        for code in ast.walk(outer) if each else ():
+            match code:
                 case ast.Call(ast.Name("isinstance"), [ast.Name(part), kinds]) if part in each:
                     listed = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
                     found += map(ast.unparse, listed)

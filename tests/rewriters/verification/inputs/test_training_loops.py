@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +15,8 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
+from npufix.rewriters.verification.calls.values import Value  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.search import _Search  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.training.loops import (  # noqa: E402 - same
     Batch,
     Item,
@@ -21,9 +25,11 @@ from npufix.rewriters.verification.inputs.source.training.loops import (  # noqa
     find_batches,
     find_result,
 )
+from npufix.rewriters.verification.inputs.target import Assignment  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 EPOCH = """
@@ -437,3 +443,20 @@ def test_some_targets_are_what_the_code_ignores() -> None:
     assert found.status is Status.REFUTED, found
     found = verdict(SCORED, ("known.sum().item()", "int(torch.count_nonzero(known))"))
     assert found.status is Status.EQUIVALENT, found
+
+
+def test_weights_are_not_sought_among_millions_of_calls() -> None:
+    """So many there are of eight arguments: a line that none reaches took all of the time."""
+
+    def combine(_recipe: object) -> Iterator[Assignment]:
+        yield from itertools.repeat(Assignment(None, {"x": Value(1)}), 10_000)
+        pytest.fail("it goes through all of them")
+
+    looking: Any = SimpleNamespace(
+        wanted=SimpleNamespace(unreached=lambda _reached: {1}),
+        found=SimpleNamespace(reached=set()),
+        options=[None],
+        combine=combine,
+        run=lambda tried, *_given, **_named: list(tried),
+    )
+    _Search.run_on_filters(looking)
