@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.origins import annotation
+from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import nodes_of

@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.origins import annotation
+from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.facts.value_kinds import OF_ARRAY
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
@@ -61,6 +61,7 @@ def works_on_host(flow: FunctionFlow, match: Match) -> bool:
     )
 
 
+@lru_cache(maxsize=4)
 def returns_made_on_host(flow: FunctionFlow) -> bool:
     """Tell whether all that a function returns are tensors that it has made without a device.
 

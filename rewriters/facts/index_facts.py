@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.origins import annotation
+from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import COUNT, is_plain_attribute, list_assigned
 from npufix.rewriters.graph.modules.names import FunctionNode

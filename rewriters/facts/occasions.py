@@ -18,10 +18,7 @@ from npufix.rewriters.facts.steps.classes import (
     is_told,
     list_words,
 )
-from npufix.rewriters.facts.steps.environments import (
-    rolls_out,
-    wraps_simulator,
-)
+from npufix.rewriters.facts.steps.environments import rolls_out, wraps_simulator
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     SAMPLES,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.facts.annotations import annotated_rank, annotation
 from npufix.rewriters.facts.constants import number
-from npufix.rewriters.facts.origins import annotated_rank, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
 from npufix.rewriters.graph.modules.syntax import last_name, walk

@@ -13,7 +13,7 @@ from npufix.rewriters.facts.index_facts import is_device, is_position, names_of
 from npufix.rewriters.facts.occasions import is_in_loop, occasion
 from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.steps.occasion import Occasion
-from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
+from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds, list_choices
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_buffer, is_plain_attribute
 from npufix.rewriters.graph.modules.neighbours import foreign_bases
@@ -256,8 +256,8 @@ class SourceFacts(ValueKinds, AttentionFacts):
         One of several results of an unknown call is ``item:call``.
         """
         node = self.match.bindings[name]
-        made = [n for n in node.args[1:] if n.op != Op.UNSET] if node.op == Op.PHI else [node]
-        of_calls = bool(made) and all(n.op == Op.ITEM and n.args[0].op == Op.CALL for n in made)
+        made = list_choices(node) if node.op == Op.PHI else [node]
+        of_calls = all(n.op == Op.ITEM and n.args[0].op == Op.CALL for n in made)
         return "item:call" if of_calls else node.op
 
     def mentions_beside(self, *words: str) -> bool:

@@ -7,6 +7,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.facts.index_facts import (
     INT_ANNOTATION,
     are_found_positions,
@@ -20,12 +21,7 @@ from npufix.rewriters.facts.index_facts import (
     names_of,
 )
 from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
-from npufix.rewriters.facts.origins import (
-    annotation,
-    left_out,
-    list_holding_none,
-    list_of_other_classes,
-)
+from npufix.rewriters.facts.origins import left_out, list_holding_none, list_of_other_classes
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
@@ -159,7 +155,8 @@ class ValueKinds:
         if node.op == Op.PHI:
             if self._can_be_number(node):
                 return False  # ``self.gate.tanh() if self.gated else 1``
-            kinds = [self._is_tensor(c) for c in _choices(node) if c is not left_out(node.args[0])]
+            given = left_out(node.args[0])
+            kinds = [self._is_tensor(one) for one in list_choices(node) if one is not given]
             return kinds[0] if kinds and len({*kinds}) == 1 else None
         if node.op not in _KEEPS_TENSOR or node.args[0].op in {Op.LIST, Op.TUPLE}:
             return None
@@ -227,7 +224,7 @@ class ValueKinds:
             keywords = node.value if isinstance(node.value, tuple) else ()
             return "dtype" not in keywords and self._is_bool(args[0])
         if node.op == Op.PHI:
-            return all(map(self._is_bool, _choices(node)))
+            return all(map(self._is_bool, list_choices(node)))
         return self._annotation(node).endswith("BoolTensor")
 
     def _is_used_as_tensor(self, node: Node) -> bool:
@@ -294,7 +291,7 @@ class ValueKinds:
 
     def _can_be_number(self, node: Node) -> bool:
         """Tell whether a value is proven to be a number, at least in one branch."""
-        choices = _choices(node) if node.op == Op.PHI else (node,)
+        choices = list_choices(node) if node.op == Op.PHI else (node,)
         return any(map(self.shapes.is_number, choices))
 
     def _may_be_number(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of value
@@ -325,7 +322,7 @@ class ValueKinds:
         if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
             return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
         if node.op == Op.PHI:
-            return all(map(self._may_be_number, _choices(node)))
+            return all(map(self._may_be_number, list_choices(node)))
         # What a call or an operator returns is rarely a number, and then not ours to write.
         return node.op in _MAYBE_NUMBER
 
@@ -337,7 +334,7 @@ class ValueKinds:
         if node.op in _BOOLEAN_IF_OPERANDS_ARE:
             return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in args)
         if node.op == Op.PHI:
-            return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in _choices(node))
+            return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in list_choices(node))
         return node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS and self._may_be_bool(args[0])
 
     def is_test_of(self, name: str, tensor: str) -> bool | None:
@@ -409,7 +406,7 @@ class ValueKinds:
         if node.op in {"add", "sub", "mul", "floordiv", "mod", "neg"}:
             return True if all(map(self._is_int, node.args)) else None
         if node.op == Op.PHI:
-            return True if all(map(self._is_int, _choices(node))) else None
+            return True if all(map(self._is_int, list_choices(node))) else None
         if node.op in {"py:max", "py:min", "py:abs"}:
             return True if all(map(self._is_int, node.args)) else None
         if node.op == Op.ATTR:
@@ -445,7 +442,7 @@ def _adds_result(node: Node) -> bool:
     return node.op == Op.CALL or any(map(_adds_result, inner))
 
 
-def _choices(node: Node) -> list[Node]:
+def list_choices(node: Node) -> list[Node]:
     """Return what the code of two branches may leave behind: where it is read, it is bound."""
     return [arg for arg in node.args[1:] if arg.op != Op.UNSET] or [*node.args[1:]]
 

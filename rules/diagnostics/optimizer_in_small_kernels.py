@@ -217,10 +217,10 @@ def _gain_by_lists(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain
     if not rate:
         return {}
     whole = round(times.sum())
-    likely = float(moved.sum()) / rate
+    quick = float(moved.sum()) / rate
     # A fused update moves each tensor once, where an operator for each term moves it again.
-    least, likely = (likely, (1 + _SPREAD) * likely) if clips else (_ONCE * likely, likely)
-    least, likely = round(min(whole, least)), round(min(whole, likely))
+    bounds = (quick, (1 + _SPREAD) * quick) if clips else (_ONCE * quick, quick)
+    least, likely = (round(min(whole, bound)) for bound in bounds)
     saved = max(0, cost - per_step(least, recording))
     instead = (math.ceil(len(rows) / _LIST), least, whole, likely)
     return _Gain(saving_ns=(0, saved), instead=instead, basis=_BY_LISTS)

@@ -435,8 +435,7 @@ def _weigh(here: Surroundings, code: ast.If, test: ast.expr) -> Proposal | None:
     inside = list(walk(*code.body))
     other: list[ast.stmt] = code.orelse
     if not other and any(isinstance(n, ast.Return) for n in inside):
-        block = here.block_of(code)
-        other = block[block.index(code) + 1 :]
+        other = here.list_behind(code)
     values = [s.value for s in other if isinstance(s, ast.Assign | ast.AugAssign | ast.Return)]
     if tested is None or len(values) < len(other) or not all(v and is_nothing(v) for v in values):
         return None

@@ -323,9 +323,7 @@ def _read(here: Surroundings, node: ast.AST) -> _Branch | None:
         case ast.If(test, [ast.Return(ast.expr() as first)], [ast.Return(ast.expr() as second)]):
             return _Branch(node, node, test, first, second, "return ")
         case ast.If(test, [ast.Return(ast.expr() as first)], []):
-            block = here.block_of(node)
-            behind = block[block.index(node) + 1 :]
-            match behind:
+            match here.list_behind(node):
                 case [ast.Return(ast.expr() as second) as last]:
                     return _Branch(node, last, test, first, second, "return ")
         case ast.IfExp(test, first, second):
@@ -440,8 +438,7 @@ def goes_on(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
     arms: list[ast.AST] = []
     arms += [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
     if isinstance(code, ast.If) and isinstance(code.body[-1], ast.Return):
-        block = here.block_of(code)
-        arms += block[block.index(code) + 1 :]
+        arms += here.list_behind(code)
     return Proposal(code, _OF_NONE if _takes_loss_of_some(here, code.test, arms) else _GOES_ON)
 
 
@@ -454,8 +451,7 @@ def _is_shorter_way(here: Surroundings, code: ast.If | ast.IfExp) -> bool:
         return False
     others: Sequence[ast.stmt] = code.orelse
     if isinstance(code.body[-1], ast.Return):
-        block = here.block_of(code)
-        others = block[block.index(code) + 1 :]
+        others = here.list_behind(code)
     loops = [n for n in walk(*others) if isinstance(n, ast.For | ast.While)]
     inner = [n for loop in loops for n in walk(*loop.body)]
     return bool(_list_layers(walk(*code.body)) & _list_layers(inner))

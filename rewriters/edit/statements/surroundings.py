@@ -124,6 +124,11 @@ class Surroundings:
         blocks = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
         return next(b for b in blocks if isinstance(b, list) and statement in b)
 
+    def list_behind(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return the statements of its block that stand behind a statement."""
+        block = self.block_of(statement)
+        return block[block.index(statement) + 1 :]
+
     def value(self, code: ast.expr) -> Node | None:
         """Return the value of an expression, ``None`` where it is not followed."""
         found = self.evaluations.get(id(code))

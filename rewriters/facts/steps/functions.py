@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeGuard
 
-from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import holds_line, last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -326,13 +326,13 @@ def _is_warned_of(function: FunctionNode, line: int) -> bool:
     """
     for node in nodes_of(function):
         if isinstance(node, ast.If) and _finds_nan(_spelled_out(function, node.test)):
-            if node.body[0].lineno <= line <= (node.body[-1].end_lineno or line):
+            if holds_line(node.body, line):
                 return True
             continue
         if not isinstance(node, ast.If) or not _compares_numbers(node.test):
             continue
         for block in (node.body, node.orelse):
-            if not block or not block[0].lineno <= line <= (block[-1].end_lineno or line):
+            if not holds_line(block, line):
                 continue
             calls = [s.value for s in block if isinstance(s, ast.Expr)]
             if any(isinstance(c, ast.Call) and last_name(c.func) in _WARNS for c in calls):
@@ -343,9 +343,7 @@ def _is_warned_of(function: FunctionNode, line: int) -> bool:
 def _is_evaluated(function: FunctionNode, line: int) -> bool:
     """Tell whether a line runs where a mode says that nothing is trained: ``mode == "dev"``."""
     return any(
-        isinstance(node, ast.If)
-        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
-        and _asks_for_evaluation(node.test)
+        isinstance(node, ast.If) and holds_line(node.body, line) and _asks_for_evaluation(node.test)
         for node in nodes_of(function)
     )
 
@@ -353,7 +351,7 @@ def _is_evaluated(function: FunctionNode, line: int) -> bool:
 def _is_debugged(function: FunctionNode, line: int) -> bool:
     """Tell whether a line runs where somebody looks for a mistake: ``if args.ci_test:``."""
     return any(
-        node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+        holds_line(node.body, line)
         and any(map(_DEBUGS.search, map(last_name, _list_required(node.test))))
         for node in nodes_of(function)
         if isinstance(node, ast.If)

@@ -45,13 +45,12 @@ def _list_of_gpu(module: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that imports in a module bind to packages for GPUs, or to wrappers."""
     code = walk(module, closed=SIMPLE_STATEMENTS)
     imports = [n for n in code if isinstance(n, ast.Import | ast.ImportFrom)]
-    bound = [
-        (getattr(node, "module", None) or alias.name, getattr(node, "level", 0), alias)
-        for node in imports
-        for alias in node.names
-    ]
-    named = [(module, level, (a.asname or a.name).partition(".")[0]) for module, level, a in bound]
-    return (
-        frozenset(n for m, level, n in named if not level and m.partition(".")[0] in _ONLY_GPU),
-        frozenset(n for m, _, n in named if _WRAPPED.search(m)),
-    )
+    only, wrapped = set[str](), set[str]()
+    for source, alias in [(node, alias) for node in imports for alias in node.names]:
+        module_name = str(getattr(source, "module", None) or alias.name)
+        name = (alias.asname or alias.name).partition(".")[0]
+        if module_name.partition(".")[0] in _ONLY_GPU and not getattr(source, "level", 0):
+            only.add(name)
+        if _WRAPPED.search(module_name):
+            wrapped.add(name)
+    return frozenset(only), frozenset(wrapped)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import children, nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import children, holds_line, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +32,9 @@ def is_kept(flow: FunctionFlow, line: int) -> bool:
     if line and (_is_grown(flow, line) or _is_called_to_keep(flow)):
         return True
     tests = [node for node in nodes_of(flow.function) if isinstance(node, ast.If)]
-    around = (
-        node for node in tests if node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
-    )
+    around = (node for node in tests if holds_line(node.body, line))
     first = (node for node in tests if _STATE.fullmatch(ast.unparse(node.test)) and node.orelse)
-    if any(n.orelse[0].lineno <= line <= (n.orelse[-1].end_lineno or line) for n in first):
+    if any(holds_line(n.orelse, line) for n in first):
         return True
     return any(
         _FIRST_STEP.fullmatch(ast.unparse(node.test))

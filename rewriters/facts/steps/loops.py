@@ -20,7 +20,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of
+from npufix.rewriters.graph.modules.syntax import children, holds_line, last_name, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ def _is_asked_seldom(function: FunctionNode, line: int) -> bool:
     Not so what it does is a step: ``if step % accumulate == 0: optimizer.step()``.
     """
     return any(
-        node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+        holds_line(node.body, line)
         and any(map(_is_every_so_many, ast.walk(node.test)))
         and not any(_is_work(inner) for s in node.body for inner in ast.walk(s))
         for node in _list_tests(function)

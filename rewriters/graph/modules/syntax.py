@@ -85,6 +85,11 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
                     yield item
 
 
+def holds_line(block: Sequence[ast.stmt], line: int) -> bool:
+    """Tell whether a line is of a block of statements: of the body of a test, say."""
+    return bool(block) and block[0].lineno <= line <= (block[-1].end_lineno or line)
+
+
 def list_indexes(index: ast.expr) -> list[ast.expr]:
     """Return ``i`` and ``j`` of the index of ``x[i, j]``, the one index of ``x[i]``."""
     return list(index.elts) if isinstance(index, ast.Tuple) else [index]

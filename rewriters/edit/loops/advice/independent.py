@@ -162,10 +162,8 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
 def _moves(code: ast.stmt) -> bool:
     """Tell whether what a dictionary holds is moved: ``batch[k] = batch[k].to(device)``."""
     match code:
-        case ast.Assign(
-            [ast.Subscript() as kept], ast.Call(ast.Attribute(of, "cuda" | "npu" | "to"))
-        ):
-            return ast.unparse(kept) == ast.unparse(of)
+        case ast.Assign([ast.Subscript() as kept], ast.Call(ast.Attribute(of, how))):
+            return how in operators.TO_DEVICE and ast.unparse(kept) == ast.unparse(of)
     return False
 
 

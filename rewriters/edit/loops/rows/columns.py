@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.values import parse
-from npufix.rewriters.facts.origins import annotation
+from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.graph.modules.syntax import (
     last_name,
     list_names,

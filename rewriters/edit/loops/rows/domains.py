@@ -8,7 +8,6 @@ columns of ``x``.
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -242,22 +241,19 @@ def index_written(domain: Domain, body: Sequence[ast.stmt]) -> tuple[Domain, lis
 
 def _index(statement: ast.stmt, rows: dict[str, ast.expr], counter: str) -> ast.stmt:
     """Return a statement that writes to ``x[i]``, not to a row of that name."""
-    new = copy.copy(statement)
-    match statement, new:
-        case ast.Assign([target]), ast.Assign():
-            place = _place(target, rows, counter) if isinstance(target, ast.Subscript) else None
-            new.targets = [place or target]
-        case ast.AugAssign(target), ast.AugAssign():
-            place = _place(target, rows, counter)
-            new.target = place or new.target
-        case ast.Expr(ast.Call(ast.Attribute(target, called), args, named)), ast.Expr():
-            place = _place(target, rows, counter) if called.endswith("_") else None
-            if place is not None:
+    new: ast.stmt | None = None
+    match statement:
+        case ast.Assign([ast.Subscript() as target], value):
+            if place := _place(target, rows, counter):
+                new = ast.Assign([place], value)
+        case ast.AugAssign(target, how, value):
+            if place := _place(target, rows, counter):
+                new = ast.AugAssign(place, how, value)
+        case ast.Expr(ast.Call(ast.Attribute(target, called), args, named) as call):
+            if called.endswith("_") and (place := _place(target, rows, counter)):
                 func = ast.Attribute(place, called, ast.Load())
-                new.value = ast.copy_location(ast.Call(func, args, named), statement.value)
-        case _:
-            return statement
-    return statement if place is None else new
+                new = ast.Expr(ast.copy_location(ast.Call(func, args, named), call))
+    return statement if new is None else ast.copy_location(new, statement)
 
 
 def _place(target: ast.expr, rows: dict[str, ast.expr], counter: str) -> ast.Subscript | None:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.facts.steps.functions import list_given
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -290,7 +291,7 @@ def _is_moved_later(here: Surroundings, code: ast.If) -> bool:
     return any(
         isinstance(n, ast.Call)
         and isinstance(n.func, ast.Attribute)
-        and n.func.attr in {"cuda", "npu", "to"}
+        and n.func.attr in operators.TO_DEVICE
         and (n.func.attr != "to" or "device" in ast.unparse(n))
         and ast.unparse(n.func.value) in texts
         for n in later

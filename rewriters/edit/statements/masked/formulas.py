@@ -112,7 +112,7 @@ def _whole(
         if not _is_linear(parts):
             same = {i for i, read in reads.items() if here.text(read.value) == written}
             filled = {**dict.fromkeys(same, COPIED), **filled}
-            spans = {here.span(read): read for i, read in reads.items() if i in same}
+            spans = {here.span(reads[i]) for i in same}
             changes = [
                 Change(c.span, f"{c.text}.{COPIED}") if c.span in spans else c for c in changes
             ]

@@ -484,7 +484,7 @@ def without_masks(
             if not mask:
                 return read.tensor
             whole = ast.unparse(read.tensor)
-            text = f"{whole}.clone()" if mask == COPIED else f"torch.where({mask}, {whole}, 1)"
+            text = f"{whole}.{COPIED}" if mask == COPIED else f"torch.where({mask}, {whole}, 1)"
             return ast.parse(text, mode="eval").body
 
     return ast.unparse(Whole().visit(copy_tree(code)))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
+_OF_CUDA = "apex.optimizers.F"
 _FUSES = re.compile(r"(use_|is_|can_)?fused(_(adam\w*|optim\w*|available|supported))?")
 """Says that an optimizer is fused, and not ``use_fused_attn`` or ``unfused``."""
 _FUSED = re.compile(r"\bfused\b")
@@ -251,11 +252,8 @@ def _has_fused(here: Surroundings) -> bool:
     tested = {id(n.left) for n in tests if ast.unparse(n.comparators[0]) not in handed}
     texts = (n for n in nodes if isinstance(n, ast.Constant) and id(n) not in tested)
     keys |= {n.value for n in texts if isinstance(n.value, str)}
-    calls = [n.func for n in nodes if isinstance(n, ast.Call)]
-    of_cuda = [
-        c for c in calls if (here.flow.names.dotted(c) or "").startswith("apex.optimizers.F")
-    ]
-    made = (last_name(c) for c in calls if c not in of_cuda)
+    calls, dotted = (n.func for n in nodes if isinstance(n, ast.Call)), here.flow.names.dotted
+    made = (last_name(c) for c in calls if not (dotted(c) or "").startswith(_OF_CUDA))
     return not DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
 
 

@@ -147,12 +147,10 @@ def find_device_waits(  # noqa: C901 - one case a wait
 
 def _is_told_next(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether somebody is told next that all is done: ``self.end_to_update()``."""
-    block = here.block_of(here.statement_of(code))
-    behind = block[block.index(here.statement_of(code)) + 1 :][:1]
-    calls = [
-        s.value.func for s in behind if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)
-    ]
-    return any(map(_TELLS_END.match, map(last_name, calls)))
+    match here.list_behind(here.statement_of(code)):
+        case [ast.Expr(ast.Call(called)), *_]:
+            return _TELLS_END.match(last_name(called)) is not None
+    return False
 
 
 def _is_timed_in_steps(here: Surroundings, code: ast.Call) -> bool:
@@ -168,8 +166,7 @@ def _is_read_next(here: Surroundings, code: ast.stmt) -> bool:
 
     ``torch.cuda.synchronize()``, ``meter.update(loss.item())``, ``end = time.time()``
     """
-    block = here.block_of(code)
-    for later in block[block.index(code) + 1 :]:
+    for later in here.list_behind(code):
         if not isinstance(later, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
             return False  # a read there may be skipped
         if _TIMED.search(here.text(later)):

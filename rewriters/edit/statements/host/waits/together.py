@@ -69,9 +69,8 @@ def read_in_turn(
     statement = here.statement_of(code)
     if not _takes_one(statement) or is_seldom(here, code) or is_rare(here, code):
         return None
-    block = here.block_of(statement)
     group = [statement]
-    for other in block[block.index(statement) + 1 :]:
+    for other in here.list_behind(statement):
         kept = list(map(_named, group))
         value = getattr(other, "value", None)
         if not _takes_one(other) or other in alone or value is None:

@@ -98,8 +98,7 @@ def _write_named(  # noqa: PLR0913, PLR0917 - what is bound, and how
     names: Sequence[str],
     kind: str,
 ) -> Proposal | None:
-    block = here.block_of(bound)
-    after = block[block.index(bound) + 1 :]
+    after = here.list_behind(bound)
     writes = _list_writes(here, after, names, kind)
     if not writes:
         return None
