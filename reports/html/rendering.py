@@ -69,6 +69,7 @@ def _environment() -> Environment:
         "ms": milliseconds,
         "interval": wording.interval,
         "plain": wording.plain,
+        "kernels": wording.name_kernels,
         "short": _short,
         "plain_lines": lambda text: "\n".join(map(wording.plain, text.splitlines())),
         "launches": wording.launches,

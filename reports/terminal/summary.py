@@ -14,7 +14,13 @@ from npufix.reports.language.layout import cut, pad, width
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.prediction import forecast_summary
-from npufix.reports.wording.report import asker, environment_text, plain, word_contained
+from npufix.reports.wording.report import (
+    asker,
+    environment_text,
+    name_kernels,
+    plain,
+    word_contained,
+)
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -223,11 +229,7 @@ def _show_list(rows: Sequence[_Row], console: Console) -> None:
 
 def _what(finding: Finding, findings: Sequence[Finding]) -> str:
     """Return the name of a finding; where a rule has several about the run, of what."""
-    several = sum(other.rule == finding.rule for other in findings) > 1
-    if finding.kind == "run" and several and finding.kernels:
-        more = len(finding.kernels) - 1
-        return plain(f"{finding.name} {finding.kernels[0]}{f' +{more}' if more else ''}")
-    return plain(finding.name)
+    return f"{plain(finding.name)} {name_kernels(finding, findings)}".rstrip()
 
 
 def _where(finding: Finding) -> str:

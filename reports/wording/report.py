@@ -173,6 +173,16 @@ def also_at(finding: Finding) -> str:
     return f"also at {', '.join(shown)}{rest}"
 
 
+def name_kernels(finding: Finding, findings: Sequence[Finding]) -> str:
+    """Return the kernels that tell a finding from others of its rule: ``Mul +2``, else ""."""
+    if finding.kind != "run" or not finding.kernels:
+        return ""
+    if sum(other.rule == finding.rule for other in findings) < 2:  # noqa: PLR2004 - itself
+        return ""
+    more = len(finding.kernels) - 1
+    return plain(f"{finding.kernels[0]}{f' +{more}' if more else ''}")
+
+
 def environment_text(environment: Environment) -> str:
     """Return what is known about the profiled machine, "" if nothing is."""
     devices = ", ".join(map(str, environment.devices))

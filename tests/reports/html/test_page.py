@@ -51,6 +51,22 @@ def test_the_demo_is_drawn_and_accessible(
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_findings_of_one_rule_say_of_which_kernels() -> None:
+    report, details = sample(4, 3)
+    kinds: tuple[list[str], ...] = ["Mul", "Cast"], ["MatMulV3"], []
+    found = [
+        msgspec.structs.replace(f, kind="run", kernels=kernels, summary="one Type")
+        for f, kernels in zip(report.findings, kinds, strict=True)
+    ]
+    page = to_html(msgspec.structs.replace(report, findings=found), details)
+    assert ">one Type: Mul +1<" in page
+    assert ">one Type: MatMulV3<" in page
+    assert ">one Type<" in page
+    found = [msgspec.structs.replace(f, rule=f"NPU{n}") for n, f in enumerate(found)]
+    page = to_html(msgspec.structs.replace(report, findings=found), details)
+    assert page.count(">one Type<") == len(found)
+
+
 def test_the_first_screen_holds_the_answer(
     browser: Browser, demo: tuple[Report, str], tmp_path: Path
 ) -> None:
