@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.layout import use_width
+from npufix.rewriters.edit.loops.advice.sentences import SENTENCES
 from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.given.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, rewrite
@@ -274,6 +275,7 @@ def _loop_sites(
                 proofs=tuple(Proof(known[name], Basis.OPEN) for name in found.conditions),
                 rewrite=found.rewrite,
                 problem=found.problem,
+                says_what_to_do=found.problem in SENTENCES,
             )
 
 

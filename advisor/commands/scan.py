@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
         listed = bool(baseline or new_baseline)
         result = scan(tree, with_text=with_changes, cache=not no_cache, to_compare=listed)
-        result = _with_changes(result, tree) if with_changes else result
+        result = _with_changes(result, tree, cache=not no_cache) if with_changes else result
     result = _with_groups(result, tree)
     common.warn(result.warnings)
     if new_baseline is not None:
@@ -111,12 +111,15 @@ def _fail_on(names: tuple[str, ...]) -> FailOn:
     return fail_on(names)
 
 
-def _with_changes(result: Diagnosis, tree: SourceTree) -> Diagnosis:
+def _with_changes(result: Diagnosis, tree: SourceTree, *, cache: bool) -> Diagnosis:
     from dataclasses import replace
 
     from npufix.advisor.patch.suggestions import with_report_changes
+    from npufix.advisor.project.stored import Store
+    from npufix.rewriters.write.user_folders import private_cache_folder
 
-    return replace(result, report=with_report_changes(result, tree))
+    store = Store(private_cache_folder("searches")) if cache else None
+    return replace(result, report=with_report_changes(result, tree, store))
 
 
 def _with_groups(result: Diagnosis, tree: SourceTree) -> Diagnosis:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.project.generated import GENERATED_FILE, find_origin
 from npufix.advisor.project.source_tree import without_links
 from npufix.reports.code_digest import normal_form
+from npufix.rewriters.edit.statements.host.sentences import FORM_LOGGED, ONLY_LOGGED
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.diagnostic import Place
 
@@ -220,8 +221,6 @@ def _decided_as(item: Located) -> tuple[str, ...] | None:
 
 def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:
     """Return what advice shares that is the same for several lines, ``None`` if it is none."""
-    from npufix.rewriters.edit.statements.host.logged_values import FORM_LOGGED, ONLY_LOGGED
-
     site, finding = item.site, item.finding
     kept = site.form.pattern.__name__ == FORM_LOGGED
     if site.rule.search == "clipping" and not to_compare:  # "once the optimizer is a ...:"

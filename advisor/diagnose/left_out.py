@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.project.callers import Callers, Mention
 from npufix.advisor.project.cold_files import is_cold, is_test
 from npufix.advisor.project.generated import GENERATED_FILE
+from npufix.rewriters.edit.site import IN_BETWEEN
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.substitution import Safety
@@ -199,8 +200,6 @@ def _only_evaluates(file: SourceFile, site: Site) -> bool:
 def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
     if site.rewrite is None and not _says_what_to_do(site):
-        from npufix.rewriters.edit.validation import IN_BETWEEN
-
         # nobody takes a function apart for one operator, or can tell what is not known
         in_between = site.problem == IN_BETWEEN and not site.open_conditions
         return site.rule.table != "affinity" and in_between
@@ -390,13 +389,5 @@ def _speaks_for(site: Site) -> Iterator[Mention]:
 
 def _says_what_to_do(site: Site) -> bool:
     """Tell whether there is more to read than why no text could be written."""
-    if site.rule.advice or site.rule.search != "loops":
-        return site.rule.advice != "" or site.rule.search != ""
-    from npufix.rewriters.edit.loops.advice.batches import OF_BATCHES
-    from npufix.rewriters.edit.loops.advice.independent import OF_ROUNDS
-    from npufix.rewriters.edit.loops.advice.pairings import OF_PAIRS
-    from npufix.rewriters.edit.loops.advice.ragged import ADVICE
-    from npufix.rewriters.edit.loops.advice.rows import BY_HAND
-    from npufix.rewriters.edit.loops.statements import EFFECT
-
-    return site.problem in {EFFECT, *ADVICE, *BY_HAND, *OF_BATCHES, *OF_PAIRS, *OF_ROUNDS}
+    is_named = site.rule.search not in {"", "loops"}
+    return site.rule.advice != "" or is_named or site.says_what_to_do

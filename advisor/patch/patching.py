@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.patch.backends import needs_npu
 from npufix.advisor.patch.header import write_header
 from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
 from npufix.advisor.project.applying import apply_in_order
-from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spell_path
 from npufix.rewriters.edit.site import Basis, Site
 from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
-_BACKEND = re.compile(r"(^|_)(npu|ascend|dlinfer|310p|cann)(_|\.|$)")
 _ACTIVATION = "activation-is-"
 _INTERRUPTED = "interrupted before it was verified"
 
@@ -139,26 +136,6 @@ def _of_settings(item: Located) -> Verdict:
     """Return the verdict on a change of a script or a configuration, which nothing here runs."""
     site = item.site
     return Verdict(Status.NOT_VERIFIED, "", item.file.relative, site.rule.unseen, on="none")
-
-
-def needs_npu(tree: SourceTree) -> bool:
-    """Tell whether the program cannot start without torch_npu: then no fallback is needed.
-
-    What lies below a package in ``backends/ascend`` or ``npu_patch.py`` is one backend of several.
-    """
-    for file in tree.files.values():
-        if "torch_npu" in file.text and not _is_of_backend(file.relative):
-            try:
-                module = ast.parse(file.text)
-            except (SyntaxError, ValueError, RecursionError):
-                continue
-            if imports_torch_npu(module, unconditionally=True):
-                return True
-    return False
-
-
-def _is_of_backend(relative: str) -> bool:
-    return any(map(_BACKEND.search, PurePosixPath(relative).parts[1:]))
 
 
 def may_be_written(item: Located, allowed: frozenset[str]) -> bool:

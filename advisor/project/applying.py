@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.programs.files import find_settings
-from npufix.rewriters.find import find_sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,8 @@ def _again(
 ) -> Iterator[Site]:
     if rule.files:
         return find_settings(text, rule.files[0], [rule])
+    from npufix.rewriters.find import find_sites  # who only shows what was found goes without
+
     return find_sites(text, [rule], neighbour=neighbour, chosen_too=True, width=width)
 
 

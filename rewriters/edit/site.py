@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from npufix.rules.substitution import Condition, Form, Substitution
 
+IN_BETWEEN = "a value in between is needed elsewhere in the function"
+"""The problem of a place whose replacement computes less than others need."""
+
 
 class Basis(str, Enum):
     """Where the proof of a condition comes from."""
@@ -75,6 +78,8 @@ class Site:
     """When it runs, by what the source says."""
     is_hot: bool = False
     """Whether its file says that steps run its function, or the one around that."""
+    says_what_to_do: bool = False
+    """Whether the problem of a loop is what a person can write in its place."""
 
     @property
     def depth(self) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.site import IN_BETWEEN
 from npufix.rewriters.edit.spelling import replacement_node
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.nodes import Comparison, Node, Resemblance
@@ -31,8 +32,6 @@ _INDEX = frozenset({Op.CONST, Op.SLICE, Op.TUPLE})
 """What an index that makes a view is made of."""
 _DEAR = operators.PRODUCTS | {Op.CALL}
 """What must not run twice for one result."""
-
-IN_BETWEEN = "a value in between is needed elsewhere in the function"
 
 
 def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:

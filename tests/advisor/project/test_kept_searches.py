@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -248,3 +252,33 @@ def test_the_words_of_patterns_are_kept(
     prefilter.words_for.cache_clear()
     assert answers(package, search(kept)) == plain
     assert prefilter.list_ways(all_rules()) == words
+
+
+SECOND = """
+import sys
+from npufix.advisor.commands.cli import main
+
+sys.argv[1:] = ["scan", sys.argv[1], "--everywhere", "--json"]
+try:
+    main()
+finally:
+    print("npufix.rewriters.find" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_what_was_found_before_is_told_without_what_finds(package: Path, tmp_path: Path) -> None:
+    """The diffs are those of the first time, and no search is loaded."""
+    (package / "module.py").write_text(USER.replace("return gated(gate, up)", "return x"))
+    told = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", SECOND, str(package)],
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told.append((done.stdout, done.stderr.split()[-1]))
+    assert [loaded for _, loaded in told] == ["True", "False"]
+    assert told[0][0] == told[1][0]
+    assert any(finding["diff"] for finding in json.loads(told[0][0])["findings"])

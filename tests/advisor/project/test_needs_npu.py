@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor.patch.patching import needs_npu
+from npufix.advisor.patch.backends import needs_npu
 from npufix.advisor.project.source_tree import read_source_tree
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import look_up
-from npufix.rewriters.graph.modules.names import FunctionNode
+from npufix.rewriters.graph.modules.names import FunctionNode, source_lines
 from npufix.rewriters.graph.modules.syntax import last_name, list_handed, list_names, walk
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ _SPARES = re.compile(
 
 def is_for_memory(source: str, loop: Loop) -> bool:
     """Tell whether the comment above a loop says that it spares memory: it is one on purpose."""
-    if _SPARES.search(source) is None:
-        return False
-    lines = source.splitlines()
-    for line in reversed(lines[: loop.first.lineno - 1]):
+    lines = source_lines(source)
+    for number in range(loop.first.lineno - 2, -1, -1):
+        line = lines[number]
         if not line.lstrip().startswith("#"):
             return False
         if _SPARES.search(line):

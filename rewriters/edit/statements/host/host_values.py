@@ -26,7 +26,6 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
     reduced_by_python,
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
-    ONLY_LOGGED,
     find_logged,
     is_copied_for_log,
 )
@@ -53,6 +52,7 @@ from npufix.rewriters.edit.statements.host.round_trips import (
 )
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.sentences import ONLY_LOGGED
 from npufix.rewriters.edit.statements.host.waits.either import limit_either
 from npufix.rewriters.edit.statements.host.waits.finite import find_finite_tests
 from npufix.rewriters.edit.statements.host.waits.limits import (

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
 from npufix.rewriters.edit.statements.host.of_host import is_named_loss
+from npufix.rewriters.edit.statements.host.sentences import (
+    FOR_FINITE,
+    FOR_LOG,
+    FOR_METERS,
+    FOR_SUM,
+    FORM_LOGGED,
+)
 from npufix.rewriters.edit.statements.host.waits.finite import (
     FINITE,
-    FOR_FINITE,
     LEARNS,
     asks_finite,
     stops,
 )
-from npufix.rewriters.edit.statements.host.waits.returned import FOR_CALLER
 from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.facts.steps.classes import is_told
@@ -34,22 +39,6 @@ _LOGGERS = re.compile(
 )
 """Whose methods get what people look at: ``loss_recorder.add(loss=x)``."""
 _SUMS_UP = re.compile(r"array|f?sum|len|max|mean|median|min|std|(as_)?tensor|stack|zip|enumerate")
-_FOR_SUM = (
-    "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
-    "step at once"
-)
-_FOR_LOG = (
-    "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
-    "once, every N steps: torch.stack(values).tolist()"
-)
-_FOR_METERS = (
-    "each step waits once for every meter: read all that are tensors at once, "
-    "torch.stack(values).tolist(), or let the meters keep x.detach(), and read it where they are "
-    "printed"
-)
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, FOR_FINITE, FOR_CALLER, _FOR_METERS})
-"""What is to be done with values that people read."""
-FORM_LOGGED = "logged"
 _KEPT = re.compile(
     r"(?i)(^|_)(tb|log\w*|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
 )
@@ -73,7 +62,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     What a dictionary keeps stays on the device, until somebody prints it.
     """
     if here.flow.cls is not None and is_told(here.flow.cls) and here.loop_of(code) is not None:
-        return Proposal(code, _FOR_METERS)
+        return Proposal(code, FOR_METERS)
     if how not in {"item", "float", "int"}:
         copied = _keep_copy(here, code, tensor) if how == "cpu" else None
         return copied or _tell_rows(here, code)
@@ -98,11 +87,11 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 used = used or (name == "append" and _is_decided_by(here, outer))
-                return None if used else Proposal(code, _FOR_LOG)
+                return None if used else Proposal(code, FOR_LOG)
             case ast.Call(function) if _STATISTICS.search(last_name(function)):
-                return Proposal(code, _FOR_LOG)  # ``self._stats(loss.item(), scores)``
+                return Proposal(code, FOR_LOG)  # ``self._stats(loss.item(), scores)``
             case ast.JoinedStr():
-                return Proposal(code, _FOR_LOG)
+                return Proposal(code, FOR_LOG)
             case ast.Dict() if isinstance(above := here.parents.get(id(outer)), ast.Call) and (
                 _tells_lightning(here, above, outer)
             ):
@@ -115,13 +104,13 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 kept, ast.Attribute
             ):
                 used = _picks(here, kept) or _is_listed(here, kept)
-                return None if used else Proposal(code, _FOR_SUM)
+                return None if used else Proposal(code, FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Assign([ast.Name(name)], value) if value is code or _falls_back(value):
                 watched = _is_only_logged(here, name)
                 finite = watched and any(asks_finite(here, n) for n in here.nodes if _is(n, name))
-                return Proposal(code, FOR_FINITE if finite else _FOR_LOG) if watched else None
+                return Proposal(code, FOR_FINITE if finite else FOR_LOG) if watched else None
             case ast.stmt():
                 break
     return None
@@ -152,7 +141,7 @@ def _tell_rows(here: Surroundings, code: ast.Call) -> Proposal | None:
         ) if value is code:
             learns = LEARNS.search(here.flow.function.name) is not None
             if learns and _KEPT.search(last_name(kept) or ""):
-                return None if here.loop_of(code) is not None else Proposal(code, _FOR_LOG)
+                return None if here.loop_of(code) is not None else Proposal(code, FOR_LOG)
     return None
 
 
@@ -298,7 +287,7 @@ def _keep_or_tell(
     """Return how a dictionary keeps the value, ``None`` where that saves no wait."""
     if _waits_anyway(here, code):
         return None
-    return _keep(here, code, tensor, how, kept) or Proposal(code, _FOR_LOG)
+    return _keep(here, code, tensor, how, kept) or Proposal(code, FOR_LOG)
 
 
 def _keep(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import is_named_loss, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
+from npufix.rewriters.edit.statements.host.sentences import FOR_FINITE
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.modules.syntax import last_name
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 LEARNS = re.compile(r"(?i)(^|_)(loss(es)?|train|training|batch_metrics|step)(_|$)")
 """A function that takes a step of training, by its name."""
 FINITE = frozenset({"isfinite", "isinf", "isnan"})
-FOR_FINITE = (
-    "the host waits in every step to see that the loss is finite: look where it is logged, every N "
-    "steps, or keep the answer on the device (bad |= ~torch.isfinite(loss)) and read that there"
-)
 _FOR_SKIP = (
     "the host waits in every step to know whether it is left out: look every N steps, or go on and "
     "leave it out on the device, with gradients of zero where they are not finite: "

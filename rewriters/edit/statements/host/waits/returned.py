@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.sentences import FOR_CALLER
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-
-FOR_CALLER = (
-    "the host waits in every call for a number that is only added up or logged: return x.detach(), "
-    "add that up, and read the sum once"
-)
 
 
 def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
