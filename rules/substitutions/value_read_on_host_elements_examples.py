@@ -44,6 +44,24 @@ class Encoder(nn.Module):
 """
 """What the host needs as a border, a size, and a number of rounds: told, not written."""
 VALID = (
+    # checked, and kept for what comes later
+    """
+class Net(nn.Module):
+    def forward(self, ids: torch.Tensor):
+        total = int((ids * ids).sum().item())
+        self.size = len(ids) - total
+        assert self.size > 0
+        return ids
+""",
+    # copied before, as another dtype
+    """
+class Table(nn.Module):
+    def forward(self, ids: torch.Tensor):
+        ids = ids.to("cpu", torch.int64)
+        if int(ids.max()) >= self.limit:
+            ids = ids.clone()
+        return ids
+""",
     # a list, words, and what another program writes into in each round
     """
 class Head(nn.Module):

@@ -182,8 +182,14 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
 
 
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
-    """Tell whether the loop around waits as well, as with steps of adaptive size."""
+    """Tell whether the loop around waits as well, as with steps of adaptive size.
+
+    Or whether it looks for something, and ends with it: ``if not mask.any(): return y``.
+    """
     loop = here.loop_of(code)
+    found = isinstance(code, ast.If) and isinstance(code.body[-1], ast.Break | ast.Return)
+    if isinstance(loop, LOOPS) and found:
+        return True
     test = loop.test if isinstance(loop, ast.While) else None
     return test is not None and (_is_answer(here, test) or _is_compared(here, test))
 

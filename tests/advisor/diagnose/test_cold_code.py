@@ -634,6 +634,19 @@ def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
     assert places(scanned(tmp_path, {"a.py": used}))
 
 
+@pytest.mark.parametrize(("end", "shown"), [("return n", False), ("train(model, n)", True)])
+def test_what_reads_the_tokenizer_itself_finds_out_something_once(
+    tmp_path: Path, end: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef measure(model, x: torch.Tensor):\n"
+        "    tokenizer = AutoTokenizer.from_pretrained(model.name)\n"
+        "    for text in model.texts:\n"
+        f"        n = torch.zeros(9).to(x.device) + model(tokenizer(text))\n    {end}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
 @pytest.mark.parametrize(
     ("files", "shown"),
     [
