@@ -155,7 +155,10 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
             source, flow, patterns, recorded, effort, with_text=with_text, chosen_too=chosen_too
         )
     )
+    beside_kernels = _mentions_npu(source) or "triton.jit" in source
+    shown = not chosen_too and (is_reference(flow) if beside_kernels else only_shows(flow))
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
+    loops = [] if shown else loops
     over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
     # What is written for all rounds at once says more than what is written for one of them.
     whole = [site.lines for site in over_rows if site.rewrite is not None]
@@ -166,8 +169,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     ]
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
-    beside_kernels = _mentions_npu(source) or "triton.jit" in source
-    if not chosen_too and (is_reference(flow) if beside_kernels else only_shows(flow)):
+    if shown:
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
