@@ -24,6 +24,27 @@ OF_MODELS = frozenset(
     }
 )  # fmt: skip
 """Words of what is made or merged once: ``convert_qkv``."""
+_WEIGHT = re.compile(r"W(_\w+)?|(\w+_)?q?weight|w_?q?")
+_OF_WEIGHT = frozenset(
+    {"bits", "group_size", "groupsize", "scale", "scales", "zero", "zero_point", "zeros"}
+)
+"""What a weight is quantised with; a product with one also gets what it multiplies."""
+_QUANTISES = frozenset({"n_bits", "nbits", "quant_args", "quant_config", "quant_type", "wbits"})
+_MULTIPLIED = frozenset(
+    {"a", "act", "activations", "hidden", "hidden_states", "input", "inputs", "x"}
+)
+
+
+def quantises_weight(function: FunctionNode) -> bool:
+    """Tell whether a function looks for the numbers that a weight is kept as: when it is loaded.
+
+    ``grid_search(W, scale, zero)``; not ``matmul(x, weight, scale)``.
+    """
+    args = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    given, first = list_given(function), next((a for a in args if a not in {"self", "cls"}), "")
+    of_weight = _WEIGHT.fullmatch(first) is not None and not given.isdisjoint(_OF_WEIGHT)
+    of_weight = of_weight or not given.isdisjoint(_QUANTISES)
+    return of_weight and function.name != "forward" and given.isdisjoint(_MULTIPLIED)
 
 
 def takes_state(function: FunctionNode) -> bool:

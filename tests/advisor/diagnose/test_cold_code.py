@@ -634,6 +634,19 @@ def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
     assert places(scanned(tmp_path, {"a.py": used}))
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"), [("W, scale", False), ("x, W, scale", True), ("W, scaled", True)]
+)
+def test_what_looks_for_the_numbers_of_a_weight_runs_once(
+    tmp_path: Path, given: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\n\n\ndef search({given}) -> torch.Tensor:\n"
+        "    W = W + torch.zeros(9).to(W.device)\n    return W\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
 @pytest.mark.parametrize(("end", "shown"), [("return n", False), ("train(model, n)", True)])
 def test_what_reads_the_tokenizer_itself_finds_out_something_once(
     tmp_path: Path, end: str, *, shown: bool
