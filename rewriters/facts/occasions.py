@@ -66,7 +66,7 @@ _SETS_UP = re.compile(
 )
 _ONCE = re.compile(
     r"_*((get_)?(\w+_)?(text|prompt)_(embeds?|embeddings)|generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate(?!_actions?$)|validate|encode_(prompt|image|text|tokens|video|audio)"
-    r"|on_\w*epoch|[gs]et_time_?steps|(truncate|trim|cut)_(\w+_)?(after|at|before|to)_(eos|stop|end))(_.*)?"
+    r"|on_\w*epoch|[gs]et_time_?steps|(truncate|trim|cut)_((\w+_)?(after|at|before|to)_(eos|stop|end)|prefix|suffix))(_.*)?"
 )
 _VALIDATES = re.compile(
     r"_*(valid(_(step|epoch|one_epoch)|$)|prediction_step$|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
