@@ -155,8 +155,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
             source, flow, patterns, recorded, effort, with_text=with_text, chosen_too=chosen_too
         )
     )
-    beside_kernels = _mentions_npu(source) or "triton.jit" in source
-    shown = not chosen_too and (is_reference(flow) if beside_kernels else only_shows(flow))
+    shown = not chosen_too and _is_only_shown(source, flow)
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     loops = [] if shown else loops
     over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
@@ -254,6 +253,12 @@ def _until_too_large(
     """Yield proposals until the function has shown to hold too much."""
     with suppress(TooLargeError):
         yield from proposals
+
+
+def _is_only_shown(source: str, flow: FunctionFlow) -> bool:
+    """Tell whether a function is there to be read, or for whoever has no kernels beside it."""
+    beside_kernels = _mentions_npu(source) or "triton.jit" in source
+    return is_reference(flow) if beside_kernels else only_shows(flow)
 
 
 def _loop_sites(
