@@ -156,7 +156,9 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
             source, flow, patterns, recorded, effort, with_text=with_text, chosen_too=chosen_too
         )
     )
+    shown = not chosen_too and _is_only_shown(source, flow)
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
+    loops = [] if shown else loops
     over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
     # What is written for all rounds at once says more than what is written for one of them.
     whole = [site.lines for site in over_rows if site.rewrite is not None]
@@ -167,8 +169,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     ]
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
-    beside_kernels = _mentions_npu(source) or "triton.jit" in source
-    if not chosen_too and (is_reference(flow) if beside_kernels else only_shows(flow)):
+    if shown:
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
@@ -253,6 +254,12 @@ def _until_too_large(
     """Yield proposals until the function has shown to hold too much."""
     with suppress(TooLargeError):
         yield from proposals
+
+
+def _is_only_shown(source: str, flow: FunctionFlow) -> bool:
+    """Tell whether a function is there to be read, or for whoever has no kernels beside it."""
+    beside_kernels = _mentions_npu(source) or "triton.jit" in source
+    return is_reference(flow) if beside_kernels else only_shows(flow)
 
 
 def _loop_sites(

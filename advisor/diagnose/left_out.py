@@ -119,6 +119,10 @@ _GENERATES = Mention(re.compile(r"\bdef generate\("), ("def generate(",))
 """What a library has whose models are trained and served."""
 _FOR_GPU = re.compile(r"(?<!to)_(gpu|cuda)(\.|$)")
 """What a program calls elsewhere, where it knows NPUs: ``patch_forward_gpu``."""
+_FOR_APPLE = re.compile(r"(?is)\A\s*(\"\"\"|''')((?!\1).)*\b(mps|mlx)\b")
+"""What the docstring of a file says that is there for another device."""
+_IN_FLOAT32 = re.compile(r"(?i)f(p|loat)?_?32")
+"""What a class says in its name that keeps its weights so on purpose: ``LayerNormF32``."""
 _OF_EXPERTS = re.compile(r"\bnpu_(moe_\w+|grouped_matmul\w*)\(")
 """Whoever has written these for experts has thought of their router."""
 _INFERS_ONLY = "expert-router"
@@ -232,7 +236,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     chosen = chosen or (site.rule.name in _MAKES_OPTIMIZERS and _is_chosen(file, site))
     chosen = chosen or (_FOR_GPU.search(site.function) is not None and "npu" in file.text)
     chosen = chosen or (site.rule.name == _INFERS_ONLY and bool(_OF_EXPERTS.search(file.text)))
-    if guessed or chosen or _serves(file, site):
+    chosen = chosen or ("float32-weights" in unknown and bool(_IN_FLOAT32.search(site.function)))
+    if guessed or chosen or _serves(file, site) or _FOR_APPLE.match(file.text):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations

@@ -15,6 +15,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.facts.steps.kept import list_callers
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 from npufix.rewriters.graph.special import Op
@@ -51,6 +52,8 @@ _FAMILIES = (
 _REFERENCE = re.compile(r"(^|_)(ref|reference)(_impl(ementation)?)?$|^(ref|reference)_")
 
 
+_MOST_HELPERS = 8
+"""How far it is asked who calls whom."""
 _FALLS_BACK = frozenset({"native", "naive", "pytorch", "torch", "python", "fallback"})
 
 
@@ -63,7 +66,7 @@ def is_reference(flow: FunctionFlow) -> bool:
     if _REFERENCE.search(name) is not None or only_shows(flow):
         return True
     if not _falls_back(name):
-        return False
+        return _helps_fallbacks(flow)
     if flow.cls is None and _holds_kernels(flow):
         return True
     if flow.cls is not None and _has_stand_in(flow.cls, name):
@@ -72,6 +75,29 @@ def is_reference(flow: FunctionFlow) -> bool:
     what = _what(name)[0]
     others = [other for other in beside if other != name and _what(other)[0] == what]
     return not all(map(_falls_back, others))
+
+
+def _helps_fallbacks(flow: FunctionFlow) -> bool:
+    """Tell whether only fallbacks call a function: ``apply_torch`` beside ``apply``."""
+    tree = flow.names.tree
+    if flow.cls is not None or tree is None or "<locals>" in flow.qualname:
+        return False
+    known, names, found = list_callers(tree), [flow.function.name], False
+    for name in names:  # grows
+        callers = known.get(name, frozenset())
+        if not callers or "" in callers or len(names) > _MOST_HELPERS:
+            return False
+        falling = {c for c in callers if _falls_back(c) and _stands_beside(tree, c)}
+        found = found or bool(falling)
+        names += sorted(callers - falling - {*names})
+    return found
+
+
+def _stands_beside(tree: ast.Module, name: str) -> bool:
+    """Tell whether a module has another function for the same, which is no fallback."""
+    others = (n.name for n in nodes_of(tree) if isinstance(n, FunctionNode) and n.name != name)
+    what = _what(name)[0]
+    return any(_what(other)[0] == what and not _falls_back(other) for other in others)
 
 
 _SHOWS = re.compile(

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import returns_made_on_host, works_on_host
 from npufix.rewriters.facts.steps.between import runs_between
-from npufix.rewriters.facts.steps.building import BUILDS, OF_MODELS, takes_state
+from npufix.rewriters.facts.steps.building import (
+    BUILDS,
+    OF_MODELS,
+    quantises_weight,
+    takes_state,
+)
 from npufix.rewriters.facts.steps.classes import (
     WORD,
     computes_loss,
@@ -61,7 +66,7 @@ _SETS_UP = re.compile(
 )
 _ONCE = re.compile(
     r"_*((get_)?(\w+_)?(text|prompt)_(embeds?|embeddings)|generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate(?!_actions?$)|validate|encode_(prompt|image|text|tokens|video|audio)"
-    r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
+    r"|on_\w*epoch|[gs]et_time_?steps|(truncate|trim|cut)_((\w+_)?(after|at|before|to)_(eos|stop|end)|prefix|suffix))(_.*)?"
 )
 _VALIDATES = re.compile(
     r"_*(valid(_(step|epoch|one_epoch)|$)|prediction_step$|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
@@ -164,7 +169,8 @@ def occasion(
     if of_saver or runs_between(flow, in_loop=is_in_loop(flow, line)):
         return Occasion.ASIDE
     builds = BUILDS.fullmatch(name) is not None and not _makes_for_batch(flow)
-    if builds or takes_state(flow.function) or is_called_by(flow, BUILDS):
+    builds = builds or takes_state(flow.function) or quantises_weight(flow.function)
+    if builds or is_called_by(flow, BUILDS):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
     of_sample = of_sample and not (  # ``moe_infer``, which the layer itself calls

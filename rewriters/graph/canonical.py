@@ -65,10 +65,8 @@ def tensor_op(
     values, named = _bind(op, args, keywords)
     if op in operators.CASTS and len(values) == 1 and not named:
         return cast(graph, values[0], graph.node(Op.DTYPE, value=operators.CASTS[op]), epoch)
-    if op in {"to", "type"}:
-        wanted = _cast_target(values, named)
-        if wanted is not None:
-            return cast(graph, values[0], wanted, epoch)
+    if op in {"to", "type"} and (other := _other_kind(graph, op, values, named, epoch)) is not None:
+        return other
     if op == "type_as" and len(values) == 2 and not named:  # noqa: PLR2004 - self and other
         return cast(graph, values[0], dtype_of(graph, values[1]), epoch)
     if op in {"cat", "stack"} and values and values[0].op == Op.LIST:
@@ -166,6 +164,21 @@ def spell_with_letters(equation: Hashable) -> str | None:
         return None
     letters = dict(zip(axes, ascii_letters, strict=False))
     return re.sub(r"\w+", lambda axis: letters[axis[0]], equation)
+
+
+def _other_kind(
+    graph: Graph, op: str, values: list[Node], named: Mapping[str, Node], epoch: int
+) -> Node | None:
+    """Return a cast, a copy on the host, or both: ``x.to("cpu", torch.int64)``."""
+    wanted = _cast_target(values, named)
+    if wanted is not None:
+        return cast(graph, values[0], wanted, epoch)
+    rest = [*values[1:], *(n for key, n in named.items() if key not in {"copy", "non_blocking"})]
+    others = [node for node in rest if not _is(node, "cpu")]
+    if op != "to" or len(others) != len(rest) - 1 or not all(map(_is_dtype, others[:2])):
+        return None
+    copied = graph.node("cpu", values[0], epoch=epoch)
+    return cast(graph, copied, others[0], epoch) if others else copied
 
 
 def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:

@@ -44,6 +44,20 @@ class Encoder(nn.Module):
 """
 """What the host needs as a border, a size, and a number of rounds: told, not written."""
 VALID = (
+    # rows are written in as many places, a number is checked and kept, ids were copied before
+    """
+class Net(nn.Module):
+    def forward(self, ids: torch.Tensor, text: torch.Tensor, images: torch.Tensor):
+        at = (ids[0] == self.token).nonzero(as_tuple=True)[0]
+        text[0, at] = images.to(text.dtype)
+        total = int((ids * ids).sum().item())
+        self.size = len(ids) - total
+        assert self.size > 0
+        numbers = ids.to("cpu", torch.int64)
+        if int(numbers.max()) >= self.limit:
+            text = text.clone()
+        return text
+""",
     # a list, words, and what another program writes into in each round
     """
 class Head(nn.Module):

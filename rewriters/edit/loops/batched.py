@@ -37,7 +37,7 @@ from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
 
@@ -285,6 +285,10 @@ class Batched:
                 words.append(ast.keyword(parameter.lstrip("*"), new[0]))
         if not any(v.kind is Kind.ROWS for v in values):
             raise CannotBatchError(UNKNOWN_DIMENSION)
+        named = [dim for p in _DIMS for c in given.by_name.get(p, []) for dim in _integers(c)]
+        ranks = [v.rank for v in values if isinstance(v.rank, int)]
+        if any(not -rank <= dim < rank for rank in ranks for dim in named):
+            raise CannotBatchError(UNKNOWN_DIMENSION)  # ``x[i]`` was taken for a number
         made = self._call(code, args, words)
         known = next((v.rank for v in values if isinstance(v.rank, int)), values[0].rank)
         kept = given.one("keepdim")
@@ -477,6 +481,12 @@ def _is_constant_padding(code: ast.Call) -> bool:
     words = {k.arg: k.value for k in code.keywords}
     mode = words.get("mode", ast.Constant("constant"))
     return isinstance(mode, ast.Constant) and mode.value == "constant"
+
+
+def _integers(code: ast.expr) -> Iterator[int]:
+    """Yield the dimensions that are given, one or several."""
+    parts = code.elts if isinstance(code, ast.Tuple | ast.List) else [code]
+    yield from (dim for dim in map(integer, parts) if dim is not None)
 
 
 def _shifted(code: ast.expr) -> ast.expr:

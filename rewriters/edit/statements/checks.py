@@ -53,6 +53,7 @@ _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
+_ENDS = (ast.Break, ast.Return)
 
 
 def find_checks(here: Surroundings) -> Iterator[Proposal]:
@@ -182,8 +183,10 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
 
 
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
-    """Tell whether the loop around waits as well, as with steps of adaptive size."""
+    """Tell whether the loop around waits as well, or ends with what it has found, as a search."""
     loop = here.loop_of(code)
+    if isinstance(loop, LOOPS) and isinstance(code, ast.If) and isinstance(code.body[-1], _ENDS):
+        return True
     test = loop.test if isinstance(loop, ast.While) else None
     return test is not None and (_is_answer(here, test) or _is_compared(here, test))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.steps.environments import acts, begins_episode
+from npufix.rewriters.graph.modules.scopes import MODULE
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -21,6 +24,11 @@ _ENDS = re.compile(
 _KEEPS_AVERAGE = re.compile(r"^(EMA|Ema(?![a-z]))|E(MA|ma)$|MovingAverage")
 _PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
 """What averaged weights do around an evaluation: ``EMAModel.store``."""
+_LOADS = frozenset({"from_pretrained", "load_dataset"})
+_LEARNS = re.compile(
+    r"(?i)backward|(^|_)(train|fit|learn|step|generate)(_|$)|trainer|data_?loader|optim"
+)
+"""What whoever loads a model goes on with, where all of a program is one function."""
 
 
 def runs_between(flow: FunctionFlow, *, in_loop: bool) -> bool:
@@ -34,6 +42,7 @@ def runs_between(flow: FunctionFlow, *, in_loop: bool) -> bool:
         or acts(flow)
         or _ENDS.fullmatch(name) is not None
         or _puts_average_aside(flow)
+        or _loads_itself(flow)
         or (in_loop and _EVALUATES.fullmatch(name) is not None)
     )
 
@@ -42,3 +51,14 @@ def _puts_average_aside(flow: FunctionFlow) -> bool:
     """Tell whether averaged weights take the place of a model's, or make room: for a while."""
     kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
     return kept and _PUTS_ASIDE.fullmatch(flow.function.name) is not None
+
+
+def _loads_itself(flow: FunctionFlow) -> bool:
+    """Tell whether a function reads the tokenizer, or the data, for what it finds out once.
+
+    Not so a script that trains, or makes texts, with what it has loaded.
+    """
+    if flow.function.name in {"main", MODULE}:
+        return False
+    called = {last_name(n.func) for n in nodes_of(flow.function) if isinstance(n, ast.Call)}
+    return not called.isdisjoint(_LOADS) and not any(map(_LEARNS.search, called))

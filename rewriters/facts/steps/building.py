@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode
 
 BUILDS = re.compile(
-    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init|reset|load(?!_balanc)|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e|process_weights)(_.*|__)?"
+    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init(iali[sz]e)?|reset|load(?!_balanc)|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e|process_weights)(_.*|__)?"
     r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
     r"|.*_init|(\w+_)?weight_loader(_\w+)?|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"
     r"|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
@@ -24,6 +24,27 @@ OF_MODELS = frozenset(
     }
 )  # fmt: skip
 """Words of what is made or merged once: ``convert_qkv``."""
+_WEIGHT = re.compile(r"W(_\w+)?|(\w+_)?q?weight|w_?q?")
+_OF_WEIGHT = frozenset(
+    {"bits", "group_size", "groupsize", "scale", "scales", "zero", "zero_point", "zeros"}
+)
+"""What a weight is quantised with; a product with one also gets what it multiplies."""
+_QUANTISES = frozenset({"n_bits", "nbits", "quant_args", "quant_config", "quant_type", "wbits"})
+_MULTIPLIED = frozenset(
+    {"a", "act", "activations", "hidden", "hidden_states", "input", "inputs", "x"}
+)
+
+
+def quantises_weight(function: FunctionNode) -> bool:
+    """Tell whether a function looks for the numbers that a weight is kept as: when it is loaded.
+
+    ``grid_search(W, scale, zero)``; not ``matmul(x, weight, scale)``.
+    """
+    args = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    given, first = list_given(function), next((a for a in args if a not in {"self", "cls"}), "")
+    of_weight = _WEIGHT.fullmatch(first) is not None and not given.isdisjoint(_OF_WEIGHT)
+    of_weight = of_weight or not given.isdisjoint(_QUANTISES)
+    return of_weight and function.name != "forward" and given.isdisjoint(_MULTIPLIED)
 
 
 def takes_state(function: FunctionNode) -> bool:

@@ -70,7 +70,7 @@ def is_called_by(flow: FunctionFlow, names: re.Pattern[str]) -> bool:
     """
     name = flow.function.name
     if flow.cls is None and flow.names.tree is not None and "<locals>" not in flow.qualname:
-        known = _list_callers(flow.names.tree).get(name, frozenset())
+        known = list_callers(flow.names.tree).get(name, frozenset())
         return bool(known) and all(map(names.fullmatch, known))
     if flow.cls is None or name == "forward" or flow.function not in flow.cls.body:
         return False
@@ -88,7 +88,7 @@ def is_called_by(flow: FunctionFlow, names: re.Pattern[str]) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _list_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
+def list_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
     """Return which functions call a name that a module reads, "" for the module and who knows.
 
     Who hands a function on, ``self.attend = flash_attention``, does not say who calls it.

@@ -436,3 +436,15 @@ def test_what_only_the_loading_of_weights_calls_runs_once(
     report = scanned(tmp_path, {"net.py": UNPACKED.format(other)}).report
     found = [finding.rule for finding in report.findings]
     assert ("NPU219" in found) is shown
+
+
+@pytest.mark.parametrize(("name", "shown"), [("WideNorm", True), ("LayerNormF32", False)])
+def test_a_class_that_keeps_its_weights_in_float32_by_its_name(
+    tmp_path: Path, name: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\n\n\nclass {name}(nn.LayerNorm):\n"
+        "    def forward(self, x: torch.Tensor):\n"
+        "        return super().forward(x.float()).to(x.dtype)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown

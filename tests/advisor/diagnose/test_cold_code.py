@@ -635,6 +635,50 @@ def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "name", "shown"),
+    [
+        ('"""Avoid bugs of the MPS backend."""\n', "pad", False),
+        ('"""Compute."""\n# nor on MPS\n', "pad", True),
+        ("", "truncate_after_eos", False),
+    ],
+)
+def test_what_is_for_another_device_or_behind_a_text(
+    tmp_path: Path, head: str, name: str, *, shown: bool
+) -> None:
+    text = (
+        f"{head}import torch\n\n\ndef {name}(x: torch.Tensor):\n"
+        "    return x + torch.zeros(9).to(x.device)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [("W, scale", False), ("x, W, scale", True), ("W, scaled", True)]
+)
+def test_what_looks_for_the_numbers_of_a_weight_runs_once(
+    tmp_path: Path, given: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\n\n\ndef search({given}) -> torch.Tensor:\n"
+        "    W = W + torch.zeros(9).to(W.device)\n    return W\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(("end", "shown"), [("return n", False), ("train(model, n)", True)])
+def test_what_reads_the_tokenizer_itself_finds_out_something_once(
+    tmp_path: Path, end: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef measure(model, x: torch.Tensor):\n"
+        "    tokenizer = AutoTokenizer.from_pretrained(model.name)\n"
+        "    for text in model.texts:\n"
+        f"        n = torch.zeros(9).to(x.device) + model(tokenizer(text))\n    {end}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
     ("files", "shown"),
     [
         ({}, False),

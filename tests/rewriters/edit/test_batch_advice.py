@@ -245,6 +245,9 @@ class Embed(nn.Module):
             True,
         ),
         ("for k in y:\n            y[k] = y[k].to(self.device)", False),
+        # taps of a convolution, and layers that are called by their forward
+        ("for i in range(n):\n            y[:, i:] += x[i] * y[:, : n - i]", False),
+        ("out = torch.cat([self.wo[i].forward(y[:, i]) for i in range(n)])", False),
         # windows of one size, and a table of the settings that decides
         ("for i in starts:\n            out.append([f(w[i : i + self.size]) for w in x])", False),
         (

@@ -292,6 +292,15 @@ def test_what_stands_open_is_told() -> None:
     assert {"as-many-of-both", "same-dimensions", "rows-of-several"} <= names
 
 
+def test_rows_with_a_norm_along_a_dimension_are_taken_for_no_numbers() -> None:
+    """``v[0, i]`` is a number as far as its index tells, but for the norm of its second axis."""
+    code = (
+        "def f(self, m: torch.Tensor, n: int):\n    for i in range(n):\n"
+        "        m[0, i] = m[0, i] * self.v[0, i].norm(dim=1)\n    return m\n"
+    )
+    assert _written(code) is None
+
+
 @pytest.mark.parametrize(("second", "is_asked"), [("x.split(2)", False), ("x.split(3)", True)])
 def test_parts_of_other_sizes_are_no_more_rounds(second: str, *, is_asked: bool) -> None:
     made = f"torch.stack([a.sum(0) * b.sum(0) for a, b in zip(x.split(2), {second})])"

@@ -306,3 +306,21 @@ class Layer(nn.Module):
         self.clip = {made}
 """
     assert (sites(code) == []) is left
+
+
+@pytest.mark.parametrize(("other", "left"), [("apply", True), ("prepare", False)])
+def test_what_only_a_fallback_calls_is_left_alone(other: str, *, left: bool) -> None:
+    code = f"""
+def clip(x: torch.Tensor):
+    x[x < 0] = 0
+    return x
+
+
+class Rope:
+    def apply_torch(self, x):
+        return clip(x)
+
+    def {other}(self, x):
+        return ext.clip(x)
+"""
+    assert (sites(code) == []) is left

@@ -147,7 +147,7 @@ def _form(taken: Round) -> str:
     )
     if sized or (form in {MERGED, BATCHED} and not _counts_up(taken)):
         return ""  # lists hold tensors of different sizes
-    if form == BATCHED and _only_reads(taken, nodes):
+    if form == BATCHED and (_only_reads(taken, nodes) or any(map(taken.shifts, picks))):
         return ""  # what the host reads in each round is told by itself
     if form == MERGED and any(
         taken.is_piece(item) for pick in picks for item in list_indexes(pick.slice)
@@ -158,6 +158,15 @@ def _form(taken: Round) -> str:
     if form == PREFIXES and any(taken.is_window(pick) or _is_part(pick, taken) for pick in picks):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _is_layer_of_list(func: ast.expr) -> bool:
+    """Tell whether each round calls a layer of its own: ``self.layers[i].forward``."""
+    return (
+        isinstance(func, ast.Attribute)
+        and func.attr == "forward"
+        and isinstance(func.value, ast.Subscript)
+    )
 
 
 def _is_part(pick: ast.Subscript, taken: Round) -> bool:
@@ -292,7 +301,8 @@ def _may_be_at_once(taken: Round) -> bool:
         of_torch = dotted.startswith("torch.") and last_name(call.func) not in _ONE_BY_ONE
         if not of_torch and _NOT_AT_ONCE.search(last_name(call.func)):
             return False
-        if isinstance(call.func, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
+        of_list = isinstance(call.func, ast.Subscript) or _is_layer_of_list(call.func)
+        if of_list or dotted.split(".")[0] in {"numpy", "random"}:
             return False
     alone = stands_alone(taken, nodes) or asks_for_objects(taken, nodes)
     return not (alone or needs_others(taken, nodes))

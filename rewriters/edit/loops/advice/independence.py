@@ -87,6 +87,19 @@ class Round:
         ends = [i.upper for i in list_indexes(code.slice) if isinstance(i, ast.Slice) and i.upper]
         return not is_stored(code) and sum(bool(list_names(end) & known) for end in ends) > 1
 
+    def shifts(self, pick: ast.Subscript) -> bool:
+        """Tell whether a round takes what its number leaves, as in a convolution: ``x[:, i:]``."""
+        for index in list_indexes(pick.slice):
+            match index:
+                case ast.Slice(ast.expr() as bound, None, None) | ast.Slice(
+                    None, ast.expr() as bound
+                ):
+                    of_round = list_names(bound) & self.of_round
+                    looked_up = any(isinstance(n, ast.Subscript | ast.Call) for n in walk(bound))
+                    if of_round and of_round <= self.counted and not looked_up:
+                        return True
+        return False
+
     def calls(self) -> Iterator[ast.Call]:
         """Yield the calls of a round, those that fill lists aside."""
         for node in walk(*self.code):

@@ -416,11 +416,23 @@ def _say_what_waits(here: Surroundings, read: Read, users: Sequence[Node]) -> Pr
         return tell_size(here, read.code, value)
     tests = tests_of(here, read.code, users)
     if any(map(is_check, tests)):
-        return Proposal(read.code, _FOR_CHECK) if here.loop_of(read.code) is None else None
+        kept = _is_kept(here, {here.value(read.code), *users})
+        alone = here.loop_of(read.code) is None and not kept
+        return Proposal(read.code, _FOR_CHECK) if alone else None
     in_loop = here.loop_of(read.code) is not None
     advice = LEAVES if in_loop and any(map(leaves, tests)) else CHOOSE
     decided = advice == LEAVES or any(decides(here, t) for t in tests)
     return Proposal(read.code, advice) if decided else None
+
+
+def _is_kept(here: Surroundings, numbers: set[Node | None]) -> bool:
+    """Tell whether an attribute holds a number: ``self.size = len(x) - n``."""
+    return any(
+        isinstance(n, ast.Assign)
+        and any(isinstance(target, ast.Attribute) for target in n.targets)
+        and here.value(n.value) in numbers - {None}
+        for n in here.nodes
+    )
 
 
 def _say_in_loop(here: Surroundings, read: Read) -> str:

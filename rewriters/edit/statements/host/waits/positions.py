@@ -49,6 +49,7 @@ _MASKS = operators.COMPARISONS | {
 }  # fmt: skip
 _RESHAPED = frozenset({"flatten", "reshape", "squeeze", "t", "view", Op.GETITEM})
 _SUMS = frozenset({"mean", "sum"})
+_TAKEN = frozenset({*_RESHAPED, Op.ITEM, Op.GETITEM})
 _FORM_MARKED = "marked"
 _PLACES = (
     "the host waits for how many places there are, and what they pick has another shape each time: "
@@ -129,8 +130,8 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     users = {user.op for user in here.users(found.node)}
     if users and users <= _COUNTED | _SUMS and found.node.op != "unique":
         return False  # NPU209 counts and adds up without the places
-    if _is_read(here, found.node):
-        return False  # the host waits for the places themselves
+    if _is_read(here, found.node) or _only_writes(here, found.node):
+        return False  # the host waits for the places themselves, or a mask would not help
     loop = here.loop_of(code)
     around = "" if loop is None else here.text(loop)[:200] if isinstance(loop, ast.stmt) else ""
     return "expert" not in f"{here.flow.qualname}{around}".lower()
@@ -149,6 +150,25 @@ def _is_read(here: Surroundings, places: Node) -> bool:
             if user.op in _RESHAPED and user not in todo:
                 todo.append(user)
     return False
+
+
+def _only_writes(here: Surroundings, places: Node) -> bool:
+    """Tell whether rows are written where a mask is: ``text[0, places] = images``.
+
+    As many as there are: they stand in no tensor of the width of the mask.
+    """
+    todo, found = [places], False
+    for node in todo:  # grows
+        for user in here.users(node):
+            if user.op == Op.SETITEM and node not in {user.args[0], user.args[-1]}:
+                if user.args[-1].op == Op.CONST:
+                    return False
+                found = True
+            elif user.op == Op.TUPLE or (user.op in _TAKEN and user.args[0] is node):
+                todo += [user] if user not in todo else []
+            else:
+                return False
+    return found
 
 
 def _copied_first(here: Surroundings, found: Evaluation) -> Proposal | None:
