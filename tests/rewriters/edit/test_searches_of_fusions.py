@@ -74,8 +74,8 @@ def test_each_product_is_the_einsum_or_left_alone() -> None:
     "equation",
     [
         "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "nbhm,bhm->nbh", "bij,bjk->bk",
-        "bchw,bc->bchw", "...ij,...j->...i", "...ij,...jk->...ki", "ij,jk->...ik",
-        "bid,iod->bo", "bchw,oc->bhow",
+        "bchw,bc->bchw", "...ij,j...->...i", "...ij,...jk->...ki", "ij,jk->...ik",
+        "bid,iod->bo", "bchw,oc->bhow", "...nn,nnb->...nb",
         "becd,bnce->bnd",
     ],
 )  # fmt: skip
@@ -90,6 +90,8 @@ def test_other_equations_are_left_alone(equation: str) -> None:
         ("... i d, ... j d -> ... i j", "torch.matmul(a, b.transpose(-2, -1))"),
         ("...ij,jk->...ik", "torch.matmul(a, b)"),
         ("...di,...dj->...ij", "torch.matmul(a.transpose(-2, -1), b)"),
+        ("...nd,ndh->...nh", "torch.matmul(a.unsqueeze(-2), b).squeeze(-2)"),
+        ("...nd,...d->...n", "torch.matmul(a, b.unsqueeze(-1)).squeeze(-1)"),
     ],
 )
 def test_batches_that_are_not_spelled_out_are_those_of_matmul(equation: str, text: str) -> None:
