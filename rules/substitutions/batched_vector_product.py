@@ -187,11 +187,11 @@ def einsum_inputs(draw: Draw) -> dict[str, Any]:
     """Return two batches of vectors and the equation of their dot products."""
     import torch
 
-    equation, shape = draw.choice([("bd,bd->b", (3, 4)), ("nbhd,bhd->nbh", (2, 2, 3, 4))])
+    rows, own = draw.choice([("b", "b"), ("bh", "bh"), ("nbh", "bh")])
     return {
-        "literal_equation": equation,
-        "a": draw.floats(*shape, dtype=torch.float32).abs(),
-        "b": draw.floats(*shape["n" in equation :], dtype=torch.float32).abs(),
+        "literal_equation": f"{rows}d,{own}d->{rows}",
+        "a": draw.floats(*(2, 2, 3, 4)[-len(rows) - 1 :], dtype=torch.float32).abs(),
+        "b": draw.floats(*(2, 2, 3, 4)[-len(own) - 1 :], dtype=torch.float32).abs(),
     }
 
 
