@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.site import IN_BETWEEN
 from npufix.rewriters.edit.spelling import replacement_node
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.canonical import arithmetic
 from npufix.rewriters.graph.nodes import Comparison, Node, Resemblance
 from npufix.rewriters.graph.special import Op
 
@@ -39,10 +40,7 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     root = match.evaluation.node
     wanted = replacement_node(form.replacement, flow, match)
 
-    def exchange(node: Node) -> Node | None:
-        return wanted if node is root else None
-
-    exchanged = flow.graph.substitution(exchange)
+    exchanged = _exchanging(flow, root, wanted)
     # The replacement draws the random numbers of the operators that it takes the place of.
     expected = [
         _exchange(o, exchanged)
@@ -72,6 +70,20 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
         if any(Comparison.once(n, node) for n in likely.get(marks.mark(node), ())):
             return IN_BETWEEN
     return None
+
+
+def _exchanging(flow: FunctionFlow, root: Node, wanted: Node) -> Callable[[Node], Node]:
+    """Return what puts another value in the place of one, and reads what is made of it anew."""
+
+    def exchange(node: Node) -> Node | None:
+        if node is root:
+            return wanted
+        if root in node.args and node.value is None:  # ``x.sum(-1)[..., None]`` is one operator
+            return arithmetic(flow.graph, node.op, [*map(exchanged, node.args)], node.epoch)
+        return None
+
+    exchanged = flow.graph.substitution(exchange)
+    return exchanged
 
 
 def _is_free(node: Node) -> bool:

@@ -311,6 +311,8 @@ class CallReader:
             return self.state.graph.node(f"py:{name}", *args, value=tuple(keywords), epoch=epoch)
         if name == "int" and len(args) == 1 and args[0].op == Op.SIZE:
             return args[0]
+        if name == "len" and len(args) == 1 and args[0].op == Op.SHAPE:
+            return self.state.graph.node(Op.RANK, *args[0].args, epoch=args[0].epoch)
         if name == "slice" and len(args) == 1 and not keywords:  # ``x[mask, :]``, in words
             none = self.state.graph.constant(None)
             return self.state.graph.node(Op.SLICE, none, args[0], none)

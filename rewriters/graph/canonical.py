@@ -274,9 +274,18 @@ def _plain_dim(graph: Graph, dim: Node, x: Node | None) -> Node:
 
 def _is_rank_of(rank: Node, x: Node | None) -> bool:
     """Tell whether a number of dimensions is that of a tensor, as far as nothing reshapes it."""
-    while x is not None and x is not rank.args[0] and x.op in operators.SAME_SHAPE:
-        x = x.args[0]
+    while x is not None and x is not rank.args[0] and (x.op in operators.SAME_SHAPE or _is_cut(x)):
+        x = x.args[0].args[0] if x.op == Op.ITEM else x.args[0]
     return x is rank.args[0] and rank.epoch == 0
+
+
+def _is_cut(x: Node) -> bool:
+    """Tell whether a tensor is a range of another one in each dimension: ``x[..., : n // 2]``."""
+    if x.op == Op.ITEM:
+        return x.args[0].op in {"chunk", "split"}
+    index = x.args[1] if x.op == Op.GETITEM else None
+    items = index.args if index is not None and index.op == Op.TUPLE else (index,)
+    return all(i is not None and (i.op == Op.SLICE or _is_constant(i, ...)) for i in items)
 
 
 def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling

@@ -2,7 +2,7 @@
 
 What: ``torch.bmm`` or ``torch.matmul`` of batches where the left matrix has one row or the right one
 has one column, down to the dot product of two vectors, whose result is ``[b, 1, 1]``; written as an
-einsum: ``"bd,bd->b"``.
+einsum: ``"bd,bd->b"``, ``"nbd,bd->nb"``.
 
 Why it is slow on the NPU: BatchMatMul cuts its matrices into blocks of 16 x 16 for the Cube unit. A
 result of one row or column fills one sixteenth of each block, one of 1 x 1 a 256th, and the backward
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _BATCH = 3
 _SMALL = 16
 """What a block of the Cube unit has in rows and columns."""
-_DOT_PRODUCT = re.compile(r"(\w+)(\w),\1\2->\1")
+_DOT_PRODUCT = re.compile(r"(\w*?)(\w+)(\w),\2\3->\1\2")
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -187,11 +187,11 @@ def einsum_inputs(draw: Draw) -> dict[str, Any]:
     """Return two batches of vectors and the equation of their dot products."""
     import torch
 
-    equation, shape = draw.choice([("bd,bd->b", (3, 4)), ("bhd,bhd->bh", (2, 3, 4))])
+    rows, own = draw.choice([("b", "b"), ("bh", "bh"), ("nbh", "bh")])
     return {
-        "literal_equation": equation,
-        "a": draw.floats(*shape, dtype=torch.float32).abs(),
-        "b": draw.floats(*shape, dtype=torch.float32).abs(),
+        "literal_equation": f"{rows}d,{own}d->{rows}",
+        "a": draw.floats(*(2, 2, 3, 4)[-len(rows) - 1 :], dtype=torch.float32).abs(),
+        "b": draw.floats(*(2, 2, 3, 4)[-len(own) - 1 :], dtype=torch.float32).abs(),
     }
 
 
@@ -408,10 +408,10 @@ def f(weights: torch.Tensor, states: torch.Tensor):
     weights, states = weights.float(), states.float()
     return torch.bmm(weights.unsqueeze(1), states)
 """,
-        # the sum is over another dimension
+        # the sum is over another dimension, or over two
         """
 def f(a: torch.Tensor, b: torch.Tensor):
-    return torch.einsum("bd,bd->d", a.float(), b.float())
+    return torch.einsum("bd,bd->d", a.float(), b.float()), torch.einsum("nbd,bd->n", a, b)
 """,
     ),
     rewritten=(

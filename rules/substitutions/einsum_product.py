@@ -4,7 +4,9 @@ What: ``torch.einsum("bnqd,bnkd->bnqk", q, k)`` and any other equation of two op
 that is added up, where each operand has an index of its own; one matrix for a whole batch, as in
 graph convolutions; images whose channels are weighed, as in the masks of MaskFormer. Indices that lie
 together everywhere count as one: ``sec,sm->ecm`` and ``sec,ecm->sm`` of tokens that go to experts and
-back, ``bshc,btc->bsht`` of all heads and one key. The einsum of einops, whose equation comes last, too.
+back, ``bshc,btc->bsht`` of all heads and one key. Matrices times vectors (``bij,bj->bi``), and three
+operands, ``bij,bjk,bkl->bil``, from left to right. The einsum of einops, whose equation comes last,
+and ``contract`` of opt_einsum, too.
 
 Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host;
 ``matmul`` is one call. The device computes as much: one batched product, of one batch where a matrix
@@ -119,10 +121,19 @@ class Attention(nn.Module):
 def f(a: torch.Tensor, b: torch.Tensor):
     return torch.einsum("i,j->ij", a, b), torch.einsum("bii->b", a)
 """,
-        # three operands
+        # three operands that are no chain
         """
 def f(a, b, c):
-    return torch.einsum("bij,bjk,bkl->bil", a, b, c)
+    return torch.einsum("bij,bij,bkl->bil", a, b, c)
+""",
+        # arrays
+        """
+import numpy as np
+from opt_einsum import contract
+
+
+def f(n):
+    return contract("ij,jk->ik", np.ones((n, n)), np.ones((n, n)))
 """,
         # of einops, axes of which the names say more
         """
@@ -137,10 +148,16 @@ def f(a, b):
 def f(a, b):
     return torch.einsum("bchw,bc->bchw", a, b)
 """,
-        # vectors (rule batched-vector-product), and an index that only one operand has
+        # an index that only one operand has
         """
 def f(a, b):
-    return torch.einsum("bij,bj->bi", a, b), torch.einsum("bij,bjk->bk", a, b)
+    return torch.einsum("bij,bjk->bk", a, b)
+""",
+        # attention, which one kernel computes, and a result that would have to be turned
+        """
+def f(q, k, v):
+    weights = torch.einsum("blhe,bshe->bhls", q, k).softmax(dim=-1)
+    return torch.einsum("bhls,bshd->blhd", weights, v)
 """,
         # turning an image would copy it
         """
@@ -234,6 +251,43 @@ def scores(q: torch.Tensor, k: torch.Tensor):
             """
 def scores(q: torch.Tensor, k: torch.Tensor):
     return torch.matmul(q.flatten(1, 2), k.transpose(-2, -1)).unflatten(1, q.shape[1:3])
+""",
+        ),
+        # vectors, three operands, and operands that einsum turns as well
+        Rewritten(
+            """
+def place(weights: torch.Tensor, at: torch.Tensor):
+    return torch.einsum("bi,bij->bj", weights, at)
+""",
+            """
+def place(weights: torch.Tensor, at: torch.Tensor):
+    return torch.matmul(weights.unsqueeze(-2), at).squeeze(-2)
+""",
+        ),
+        Rewritten(
+            """
+from opt_einsum import contract
+
+
+def frames(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    return contract("brij,brjk,brkl->bril", a, b, c)
+""",
+            """
+from opt_einsum import contract
+
+
+def frames(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    return torch.matmul(torch.matmul(a, b), c)
+""",
+        ),
+        Rewritten(
+            """
+def state(keys: torch.Tensor, values: torch.Tensor):
+    return torch.einsum("nbhm,nbhd->bhmd", keys, values)
+""",
+            """
+def state(keys: torch.Tensor, values: torch.Tensor):
+    return torch.matmul(keys.permute(1, 2, 3, 0), values.permute(1, 2, 0, 3))
 """,
         ),
         # a batch of matrices that stands for all of a larger one; columns of two dimensions

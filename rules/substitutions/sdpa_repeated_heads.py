@@ -48,6 +48,41 @@ def repeated(
     return F.scaled_dot_product_attention(q, keys, values, mask, p, causal, scale=scale)
 
 
+def repeat_rows(x: Tensor, n: int) -> Tensor:
+    """Repeat heads that lie behind the length by a view, as LLaMA does."""
+    batch, length, heads, size = x.shape
+    if n == 1:
+        return x
+    x = x[:, :, :, None, :].expand(batch, length, heads, n, size)
+    return x.reshape(batch, length, heads * n, size)
+
+
+def repeated_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    n: int,
+    mask: Tensor | None,
+    p: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Repeat the heads, then turn them to the front and attend."""
+    keys = either(
+        k.repeat_interleave(n, 2),
+        repeat_rows(k, n),
+        k.unsqueeze(3).repeat(1, 1, 1, n, 1).flatten(2, 3),
+    )
+    values = either(
+        v.repeat_interleave(n, 2),
+        repeat_rows(v, n),
+        v.unsqueeze(3).repeat(1, 1, 1, n, 1).flatten(2, 3),
+    )
+    turned = either(keys.transpose(1, 2), keys.permute(0, 2, 1, 3))
+    shown = either(values.transpose(1, 2), values.permute(0, 2, 1, 3))
+    return F.scaled_dot_product_attention(q, turned, shown, mask, p, causal, scale=scale)
+
+
 def grouped(
     q: Tensor,
     k: Tensor,
@@ -62,6 +97,35 @@ def grouped(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale, enable_gqa=True
     )
+
+
+def grouped_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    n: int,
+    mask: Tensor | None,
+    p: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Turn the few heads, and share each among some of the queries."""
+    return F.scaled_dot_product_attention(
+        q,
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask,
+        dropout_p=p,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=True,
+    )
+
+
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return them with the heads behind the length."""
+    given = inputs(draw)
+    return {**given, "k": given["k"].transpose(1, 2), "v": given["v"].transpose(1, 2)}
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -92,6 +156,19 @@ def _four_dimensional(site: Site) -> bool | None:
     return ranks == {4} if ranks else None
 
 
+_CONDITIONS = (
+    Condition(
+        "int-repeats",
+        "the number of repeats is a Python int, not a tensor",
+        _int_repeats,
+    ),
+    Condition(
+        "four-dimensional",
+        "query, key and value have four dimensions: batch, heads, length, size of a head",
+        _four_dimensional,
+    ),
+)
+
 RULE = Substitution(
     id="NPU161",
     name="sdpa-repeated-heads",
@@ -102,20 +179,9 @@ RULE = Substitution(
             repeated,
             grouped,
             inputs,
-            (
-                Condition(
-                    "int-repeats",
-                    "the number of repeats is a Python int, not a tensor",
-                    _int_repeats,
-                ),
-                Condition(
-                    "four-dimensional",
-                    "query, key and value have four dimensions: batch, heads, length, size of a "
-                    "head",
-                    _four_dimensional,
-                ),
-            ),
+            _CONDITIONS,
         ),
+        Form(repeated_rows, grouped_rows, row_inputs, _CONDITIONS),
     ),
     replaces=(
         "BroadcastTo",
@@ -157,6 +223,12 @@ def attend(q, k, v, n: int):
     k = k[:, :, None, :, :].expand(b, h, n, l, d).reshape(b, h * n, l, d)
     return F.scaled_dot_product_attention(q, k, v)
 """,
+        # behind the length, where each query gets another head
+        """
+def attend(q, k, v, n: int):
+    k, v = k.repeat(1, 1, n, 1).transpose(1, 2), v.repeat(1, 1, n, 1).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v)
+""",
         # as many as a tensor says
         """
 def attend(q, k, v, n: torch.Tensor):
@@ -178,6 +250,27 @@ def attend(q, k, v, n: int):
     b, h, l, d = q.shape
     return F.scaled_dot_product_attention(
         q, k, v, is_causal=True, enable_gqa=True
+    )
+""",
+        ),
+        # the heads behind the length
+        Rewritten(
+            """
+def attend(q, k, v, shown, n: int):
+    k = k.unsqueeze(3).repeat(1, 1, 1, n, 1).flatten(2, 3)
+    v = v.unsqueeze(3).repeat(1, 1, 1, n, 1).flatten(2, 3)
+    return F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), shown
+    )
+""",
+            """
+def attend(q, k, v, shown, n: int):
+    return F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=shown,
+        enable_gqa=True,
     )
 """,
         ),

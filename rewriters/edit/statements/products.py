@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -22,32 +21,56 @@ _COMPLEX = re.compile(r"\b(complex|polar|view_as_complex|i?r?fft\w*)\b")
 
 
 def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
-    """Yield the einsums of two operands that are one matrix product."""
+    """Yield the einsums of two operands that are one matrix product, and of three that are two."""
     for node in here.nodes:
         match node:
             case ast.Call(function, [*_], []):
                 equation, operands = _read_einsum(here, node)
-                if len(operands) != 2 or any(isinstance(o, ast.Starred) for o in operands):  # noqa: PLR2004 - a product
-                    continue
-                if any(map(partial(_is_complex, here), operands)):
-                    continue  # which no product of the NPU takes
-                left, right = map(here.text_of_owner, operands)
-                plain = (ast.Name, ast.Attribute)
-                once = [here.text_of_owner(o) for o in operands if not isinstance(o, plain)]
+                if any(isinstance(o, ast.Starred) or _is_complex(here, o) for o in operands):
+                    continue  # of complex numbers no product of the NPU is
                 product = _matmul(here, function)
-                if not product:
-                    continue
-                text = spell_product(equation, left, right, product, once=once)
-                if text is not None:
-                    left_indices, _, rest = equation.replace(" ", "").partition(",")
-                    shared = (
-                        set(left_indices)
-                        & set(rest.partition("->")[0])
-                        & set(rest.partition("->")[2])
-                    )
-                    if (shared and _TURNS.search(text)) or ".permute(" in text:
-                        continue  # einsum turns as much, and is easier to read
-                    yield put(here, node, text, form="scores" if shared else "graph")
+                if product and _are_tensors(here, function, operands):
+                    yield from _propose(here, node, equation, operands, product)
+
+
+def _propose(
+    here: Surroundings, call: ast.Call, equation: str, operands: list[ast.expr], product: str
+) -> Iterator[Proposal]:
+    texts = [*map(here.text_of_owner, operands)]
+    plain = (ast.Name, ast.Attribute)
+    once = [here.text_of_owner(o) for o in operands if not isinstance(o, plain)]
+    match texts:
+        case [left, right]:
+            text = spell_product(equation, left, right, product, once=once)
+        case [_, _, _]:
+            text = spell_chain(equation, texts, product, once=once)
+        case _:
+            return
+    if text is None:
+        return
+    *parts, out = re.split(",|->", equation.replace(" ", ""))
+    shared = {*out}.intersection(*parts)
+    turns = bool(shared and _TURNS.search(text)) or ".permute(" in text
+    if turns and (not _ends_in(text, product) or "oftmax" in here.text(here.flow.function)):
+        return  # einsum turns as much, and is easier to read
+    yield put(here, call, text, form="scores" if shared else "graph")
+
+
+def _ends_in(text: str, product: str) -> bool:
+    """Tell whether a product is what comes last: nothing turns its result."""
+    match ast.parse(text, mode="eval").body:
+        case ast.Call(function):
+            return ast.unparse(function) == product
+    return False
+
+
+def _are_tensors(here: Surroundings, einsum: ast.expr, operands: Sequence[ast.expr]) -> bool:
+    """Tell whether an einsum surely takes tensors: that of another library takes arrays as well."""
+    name = ast.unparse(einsum).partition(".")[0]
+    if not here.flow.names.imports.get(name, "").startswith("opt_einsum"):
+        return True
+    found = [here.evaluations[id(o)] for o in operands if id(o) in here.evaluations]
+    return any(here.facts(at, x=at.node).is_tensor("x") for at in found)
 
 
 def _read_einsum(here: Surroundings, call: ast.Call) -> tuple[str, list[ast.expr]]:
@@ -69,7 +92,7 @@ def _is_complex(here: Surroundings, code: ast.expr) -> bool:
 
 def _matmul(here: Surroundings, einsum: ast.expr) -> str:
     """Return how the file calls ``torch.matmul``, "" if it imports only ``einsum`` of torch."""
-    if isinstance(einsum, ast.Attribute) and here.flow.names.dotted(einsum) == "torch.einsum":
+    if isinstance(einsum, ast.Attribute) and here.flow.names.dotted(einsum.value) == "torch":
         return f"{here.text(einsum.value)}.matmul"
     return f"{here.torch}.matmul" if here.torch else ""
 
@@ -113,6 +136,11 @@ def _spell_broadcast(parts: list[str], left: str, right: str, product: str) -> s
     if len(parts) != 3 or (parts[0] + parts[2]).count("...") != 2:  # noqa: PLR2004
         return None
     a, b, out = (part.removeprefix("...") for part in parts)
+    if "..." not in parts[1] and len(out) > 1 and (b[:-2], out) == (a[:-1], a[:-1] + b[-1:]):
+        fits = b[:-1] == a and b.isalpha() and len(set(b)) == len(b)  # a matrix for each row
+        return f"{product}({left}.unsqueeze(-2), {right}).squeeze(-2)" if fits else None
+    if "..." in parts[1] and a == out + b and len(set(a)) == len(a) == _MATRIX:
+        return f"{product}({left}, {right}.unsqueeze(-1)).squeeze(-1)"
     summed = "".join(i for i in a if i in b and i not in out)
     letters = {*a, *b}
     if any(len(p) != _MATRIX or not p.isalpha() for p in (a, b, out)) or len(letters) != 3:  # noqa: PLR2004
@@ -190,7 +218,7 @@ def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a 
     shared = "".join(i for i in out if i in a and i in b)
     rows, columns = ("".join(i for i in out if i in own and i not in shared) for own in (a, b))
     if not rows or not columns:
-        return None  # a vector: nothing for the Cube unit
+        return _spell_column(a, b, out, summed, texts, product) if rows else None
     if not shared and len(columns) == 1:  # one matrix for all rows
         if len(rows) > 1 and a != rows + summed:
             return None  # turning an image costs more than it saves
@@ -213,6 +241,63 @@ def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a 
         at = len(shared) + 1  # the pixels of an image as one dimension
         return f"{product}({first}, {right}.flatten({at})).unflatten({at}, {right}.shape[{at}:])"
     return None
+
+
+def _spell_column(  # noqa: PLR0913, PLR0917 - the same
+    a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str
+) -> str | None:
+    """Return the product of matrices ``a`` and vectors ``b``: ``bij,bj->bi``, ``bi,bij->bj``."""
+    left, right = texts
+    at = a.index(summed)
+    if (
+        out != a.replace(summed, "")
+        or not out
+        or out[-1] in b
+        or b != "".join(i for i in a if i in b)
+    ):
+        return None
+    if at < len(a) - _MATRIX:
+        return None  # the matrices would have to be turned
+    is_last = at == len(a) - 1
+    if b == summed:
+        return f"{product}({left}, {right})" if is_last else f"{product}({right}, {left})"
+    places = [":" if i in b else "None" for i in out[:-1]]
+    places += [":", "None"] if is_last else ["None", ":"]
+    if places.count("None") == 1:
+        column = f"{right}.unsqueeze({-1 if is_last else -2})"
+    else:
+        column = f"{right}[{', '.join(places)}]"
+    operands = f"{left}, {column}" if is_last else f"{column}, {left}"
+    return f"{product}({operands}).squeeze({-1 if is_last else -2})"
+
+
+def spell_chain(
+    equation: str,
+    texts: Sequence[str],
+    product: str = "torch.matmul",
+    *,
+    once: Sequence[str] = (),
+) -> str | None:
+    """Return the einsum of three operands as two products, from left to right as einsum goes."""
+    parts = equation.replace(" ", "").replace("->", ",").split(",")
+    if len(parts) != 4 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
+        return None
+    a, b, c, out = parts
+    kept = [i for i in dict.fromkeys(a + b) if i in c or i in out]
+    batch = [i for i in kept if i in a and i in b]
+    rows, columns = ([i for i in kept if i in own and i not in batch] for own in (a, b))
+    found = []
+    orders = (batch + rows + columns, batch + columns + rows, columns[:-1] + rows + columns[-1:])
+    for between in dict.fromkeys(map("".join, orders)):
+        first = spell_product(f"{a},{b}->{between}", texts[0], texts[1], product, once=once)
+        if first is None:
+            continue
+        second = spell_product(
+            f"{between},{c}->{out}", first, texts[2], product, once=[first, *once]
+        )
+        if second is not None and not _TURNS.search(second):
+            found.append(second)
+    return min(found, key=lambda way: way.count("."), default=None)
 
 
 def _spell_wide(  # noqa: PLR0913, PLR0917 - the same

@@ -174,7 +174,7 @@ SEARCHES: Mapping[str, Search] = {
         text=r"\.double\(\)|torch\.(float64|double|DoubleTensor|complex128|cdouble)\b",
     ),
     "early-reductions": Search(find_early_reductions, "backward"),
-    "einsum-products": Search(find_einsum_products, "einsum"),
+    "einsum-products": Search(find_einsum_products, "einsum|contract"),
     "expert-loops": Search(
         find_expert_loops,
         r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*",

@@ -25,10 +25,11 @@ _CANONICAL = {
     "torch.double": "torch.float64",
     "torch.long": "torch.int64",
     "torch.int": "torch.int32",
+    "opt_einsum.contract": "torch.einsum",
 }
 
 
-_USUAL = {"F": "torch.nn.functional", "nn": "torch.nn"}
+_USUAL = {"F": "torch.nn.functional", "nn": "torch.nn", "torch": "torch"}
 """What the names are for in every file that has them."""
 
 

@@ -221,6 +221,24 @@ def test_formulas_of_rows_are_computed_of_all(code: str, new: str) -> None:
     assert new in " ".join(rewritten(text, "NPU223").split())
 
 
+@pytest.mark.parametrize(
+    ("mask", "expected"), [("~small", "torch.where(~small, torch.sin(x) / 2, y)"), ("~rows", "")]
+)
+def test_what_a_comparison_is_not_true_of_is_a_mask_of_whatever(mask: str, expected: str) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, x, rows):
+            small = x.abs() < 1e-6
+            y = torch.empty_like(x)
+            y[{mask}] = torch.sin(x[{mask}]) / 2
+            return y
+    """
+    if expected:
+        assert expected in rewritten(text, "NPU223")
+    else:
+        assert found(text, "NPU223") == []
+
+
 @pytest.mark.parametrize("value", ["x[far] + w", "x[far].sum(-1, keepdim=True)", "x[far] * x[0]"])
 def test_formulas_of_other_values_stay(value: str) -> None:
     text = f"""

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from npufix.rewriters.edit.statements.products import spell_product
+from npufix.rewriters.edit.statements.products import spell_chain, spell_product
 from npufix.rewriters.edit.statements.selections import slice_of
 from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
@@ -46,6 +46,10 @@ EQUATIONS = [
         itertools.product(["yhw", "hwy"], ["hwj", "jhw"], ["yj", "jy"]),
         itertools.product(["xyhw"], ["xyj", "xjhw"], ["xhwj", "xyj"]),
         itertools.product(["xyij"], ["xykj", "xkj", "jkhw"], ["xyik", "xyikhw"]),
+        # vectors
+        itertools.product(
+            ["xij", "xji", "xyij", "xyji", "jxi"], ["j", "xj", "xyj", "yj"], ["xi", "xyi", "ix"]
+        ),
     )
 ]
 
@@ -69,9 +73,9 @@ def test_each_product_is_the_einsum_or_left_alone() -> None:
 @pytest.mark.parametrize(
     "equation",
     [
-        "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "bij,bj->bi", "bij,bjk->bk",
-        "bchw,bc->bchw", "...ij,...j->...i", "...ij,...jk->...ki", "ij,jk->...ik", "bij,ij->b",
-        "bid,iod->bo", "bchw,oc->bhow",
+        "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "nbhm,bhm->nbh", "bij,bjk->bk",
+        "bchw,bc->bchw", "...ij,j...->...i", "...ij,...jk->...ki", "ij,jk->...ik",
+        "bid,iod->bo", "bchw,oc->bhow", "...nn,nnb->...nb",
         "becd,bnce->bnd",
     ],
 )  # fmt: skip
@@ -86,6 +90,8 @@ def test_other_equations_are_left_alone(equation: str) -> None:
         ("... i d, ... j d -> ... i j", "torch.matmul(a, b.transpose(-2, -1))"),
         ("...ij,jk->...ik", "torch.matmul(a, b)"),
         ("...di,...dj->...ij", "torch.matmul(a.transpose(-2, -1), b)"),
+        ("...nd,ndh->...nh", "torch.matmul(a.unsqueeze(-2), b).squeeze(-2)"),
+        ("...nd,...d->...n", "torch.matmul(a, b.unsqueeze(-1)).squeeze(-1)"),
     ],
 )
 def test_batches_that_are_not_spelled_out_are_those_of_matmul(equation: str, text: str) -> None:
@@ -102,6 +108,49 @@ def test_batches_that_are_not_spelled_out_are_those_of_matmul(equation: str, tex
     )
     found = eval(text, {"torch": torch, "a": a, "b": b})  # noqa: S307 - our own text
     assert torch.allclose(found, torch.einsum(equation, a, b), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "text"),
+    [
+        ("brij,brjk,brkl->bril", "torch.matmul(torch.matmul(a, b), c)"),
+        (
+            "ij,biq,bjp->bqp",
+            "torch.matmul(torch.matmul(a.transpose(-2, -1), b).transpose(-2, -1), c)",
+        ),
+        ("c,cd,d->", None),
+        ("ij,jk,ik->ik", None),
+        ("bij,kjb,bkl->bil", None),  # turned
+        (
+            "bcij,kj,lk->bcil",
+            "torch.matmul(torch.matmul(a, b.transpose(-2, -1)), c.transpose(-2, -1))",
+        ),
+    ],
+)
+def test_three_operands_are_two_products_from_left_to_right(
+    equation: str, text: str | None
+) -> None:
+    assert spell_chain(equation, "abc") == text
+    if text is not None:
+        *parts, _ = equation.replace("->", ",").split(",")
+        sizes = {letter: n for n, letter in enumerate(sorted({*"".join(parts)}), 2)}
+        a, b, c = (torch.randn([sizes[i] for i in part]).double() for part in parts)
+        found = eval(text, {"torch": torch, "a": a, "b": b, "c": c})  # noqa: S307 - our own text
+        assert torch.allclose(found, torch.einsum(equation, a, b, c))
+
+
+def test_a_product_is_written_where_a_dimension_is_made_of_its_sum() -> None:
+    """``x.sum(-1)[..., None]`` is read as one operator, with a text that stands inside as well."""
+    source = """
+from .base import *
+
+
+def project(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.float(), b.float()
+    return b - torch.einsum("bli, bli -> bl", a, b)[..., None] * a
+"""
+    assert sites(source, "NPU207") == [("(a * b).sum(-1)", [])]
+    assert sites(source.replace("import *", "import torch as other"), "NPU207") == []
 
 
 def test_operands_without_a_name_are_not_repeated() -> None:

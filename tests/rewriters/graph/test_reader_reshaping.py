@@ -129,3 +129,16 @@ def test_an_old_length_is_not_the_length(body: str) -> None:
 def test_the_last_dimension_is_that_of_the_tensor_itself(dim: str, count: int) -> None:
     code = function(f"return w * (x * torch.rsqrt(x.pow(2).mean({dim}, keepdim=True) + n))")
     assert len(written(sites(code, "NPU101"))) == count
+
+
+@pytest.mark.parametrize(
+    ("halves", "count"),
+    [
+        ("x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]", 1),
+        ("x.chunk(2, dim=-1)", 1),
+        ("x[0, ..., : x.shape[-1] // 2], x[0, ..., x.shape[-1] // 2 :]", 0),  # one dimension less
+    ],
+)
+def test_a_range_has_as_many_dimensions_as_the_tensor_it_is_of(halves: str, count: int) -> None:
+    code = function(f"a, b = {halves}\nreturn x * w + torch.cat((-b, a), dim=len(x.shape) - 1) * n")
+    assert len(sites(code, "NPU102")) == count

@@ -317,7 +317,7 @@ def _is_number(here: Surroundings, node: Node) -> bool:
 
 
 def _is_mask(here: Surroundings, node: Node) -> bool:
-    if node.op in {"and", "or"}:  # of comparisons, each of whatever
+    if node.op in {"and", "or", "invert"}:  # of comparisons, each of whatever
         return all(_is_mask(here, arg) for arg in node.args)
     named = node.op == Op.PARAM and _MASK.search(str(node.value)) is not None
     return _is_known(here, node) or node.op in operators.COMPARISONS or named
