@@ -534,3 +534,42 @@ def train(model, loader, optimizer, rows, device):
 """
     said = [site.problem for site in find_sites(HEADER + text, all_rules())]
     assert any("once before the loop" in problem for problem in said) is told
+
+
+SUM = """total = 0.0
+    for x in batch:
+        {loss} = self.loss(x)
+        {step}
+        total += {loss}.item()
+    return total"""
+READ = """a_value, b_value = torch.stack([a.reshape(()), b.reshape(())]).tolist()
+return {'a': a_value, 'b': b_value}"""
+SUMMED = [("total += loss.detach().float()\ntotal = float(total)", list[str]())]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # what training steps by is of floating point, and on one device
+        (
+            "(a + 0.5 * b).backward()\n    return {'a': a.item(), 'b': b.item()}",
+            [(READ, [])],
+        ),
+        # one of which nothing is known
+        ("a.backward()\n    return {'a': a.item(), 'b': b.item()}", None),
+        (SUM.format(loss="loss", step="self.accelerator.backward(loss)"), SUMMED),
+        (SUM.format(loss="loss", step="self.scaler.scale(loss).backward()"), SUMMED),
+        # a gradient is given, not asked of it
+        (SUM.format(loss="grad", step="x.backward(grad)"), None),
+    ],
+)
+def test_losses_are_known_by_their_gradient(
+    body: str, expected: list[tuple[str, list[str]]] | None
+) -> None:
+    start = "    a = self.first(batch)\n    b = self.second(batch)\n"
+    found = changes(f"{HEADER}\n\ndef train_step(self, batch):\n{start}    {body}\n", "NPU214")
+    if expected is None:
+        assert found
+        assert all(conditions for _, conditions in found)
+    else:
+        assert found == expected

@@ -26,6 +26,7 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
     reduced_by_python,
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
+    FORM_LOGGED,
     ONLY_LOGGED,
     find_logged,
     is_copied_for_log,
@@ -194,7 +195,7 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
         elif read.how == "item" and not of_array and read.code is node:
             found = read_in_turn(here, node, joined, alone) or found
         if found is not None and not (found.changes and of_array):  # which has no detach()
-            logged = found.advice in ONLY_LOGGED
+            logged = found.advice in ONLY_LOGGED or found.form == FORM_LOGGED
             yield from read_at_once(here, node, found, written) if logged else (found,)
 
 
