@@ -573,3 +573,34 @@ def test_losses_are_known_by_their_gradient(
         assert all(conditions for _, conditions in found)
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "expected"),
+    [
+        ("torch.tensor(0.).float().to(x.device)", "NPU219", "torch.zeros((), dtype=torch.float32"),
+        ("torch.tensor(3).half().to(x.device)", "NPU219", "torch.full((), 3, dtype=torch.float16"),
+        # another number in half precision than after single precision, perhaps
+        ("torch.tensor(0.1).half().to(x.device)", "NPU219", ""),
+        (
+            "torch.zeros(n).to(x.dtype).to(x.device)",
+            "NPU212",
+            "torch.zeros(n, device=x.device).to(",
+        ),
+        (
+            "torch.arange(total) + torch.repeat_interleave(x, k)",
+            "NPU214",
+            "torch.repeat_interleave(x, k, output_size=total)",
+        ),
+        # the sum of something else
+        ("torch.arange(total) + torch.repeat_interleave(x, x.long())", "NPU214", ""),
+    ],
+)
+def test_what_is_known_before_is_written_at_once(body: str, rule: str, expected: str) -> None:
+    text = (
+        f"{HEADER}\n\nclass Head(nn.Module):\n    def forward(self, x, n: int, k: torch.Tensor):\n"
+        f"        total = int(k.sum().item())\n        return F.normalize(x), total, {body}\n"
+    )
+    found = [text for text, conditions in changes(text, rule) if not conditions]
+    written = [line.replace("\n", "") for line in found if line.startswith("return")]
+    assert [expected in line for line in written] == ([True] if expected else [])

@@ -79,6 +79,10 @@ class Made:
             ):
                 self._refuse_double([kind])
                 self.read(owner)
+            case ast.Call(ast.Attribute(owner, "to" | "type"), [kind], []) if (
+                last_name(kind) == "dtype"
+            ):
+                self.read(owner)
             case ast.BinOp(left, _, right):
                 self.read(left)
                 self.read(right)
