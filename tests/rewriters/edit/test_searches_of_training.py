@@ -592,6 +592,13 @@ def test_losses_are_known_by_their_gradient(
             "NPU214",
             "torch.repeat_interleave(x, k, output_size=total)",
         ),
+        (
+            "torch.ones(n, requires_grad=False).to(x.device)",
+            "NPU212",
+            "torch.ones(n, requires_grad=False, device=x.device)",
+        ),
+        # a leaf on the host, which gets the gradient
+        ("torch.ones(n, requires_grad=True).to(x.device)", "NPU212", ""),
         # the sum of something else
         ("torch.arange(total) + torch.repeat_interleave(x, x.long())", "NPU214", ""),
     ],
@@ -604,3 +611,13 @@ def test_what_is_known_before_is_written_at_once(body: str, rule: str, expected:
     found = [text for text, conditions in changes(text, rule) if not conditions]
     written = [line.replace("\n", "") for line in found if line.startswith("return")]
     assert [expected in line for line in written] == ([True] if expected else [])
+
+
+def test_waits_are_told_where_a_backward_pass_is_written_by_hand() -> None:
+    code = "class Scale(torch.autograd.Function):\n    @staticmethod\n"
+    code += "    def backward(ctx, grad: torch.Tensor):\n"
+    code += "        ones = torch.ones(grad.shape[0]).to(grad.device)\n"
+    code += "        grad[grad > 1] = 0\n        return grad * ones\n"
+    found = changes(f"{HEADER}\n\n{code}", "NPU212")
+    assert found == [("ones = torch.ones(grad.shape[0], device=grad.device)", [])]
+    assert changes(f"{HEADER}\n\n{code}", "NPU201") == []
