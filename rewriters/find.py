@@ -19,6 +19,7 @@ from npufix.rewriters.edit.site import Basis, Proof, Rewrite, Site, leave_out_co
 from npufix.rewriters.edit.statements.programs.configured import may_have_sites
 from npufix.rewriters.edit.statements.searches import (
     OF_CONFIGURATIONS,
+    OF_WAITS,
     form_of,
     possible,
     possible_in_module,
@@ -42,7 +43,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE, top_level
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
-from npufix.rewriters.match.off_limits import off_limits
+from npufix.rewriters.match.off_limits import BY_HAND, off_limits
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
 
@@ -112,7 +113,10 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
             here = vocabulary.possible(patterns, scope)
             here += possible(searches, scope, words, text, tree)
             here += over_rows if may_hold_loops(scope.function, text, words) else []
-            if not here or off_limits(scope, names):
+            closed = off_limits(scope, names) if here else ""
+            if closed == BY_HAND:
+                here = [rule for rule in here if rule.search in OF_WAITS]
+            if not here or (closed and closed != BY_HAND):
                 continue
             try:
                 flow = read_function(scope.function, names, scope.cls, scope=scope)

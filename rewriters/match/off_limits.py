@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _COMPILED = re.compile(
     r"\b(jit\.(script|trace|ignore)\w*|(triton|numba)\.jit|njit|jit_fuser|custom_op)\b"
 )
+BY_HAND = "it belongs to a torch.autograd.Function, whose backward pass is written by hand"
+"""Why no formula is changed; what the host waits for is nothing that a gradient goes through."""
 
 
 @lru_cache(maxsize=4)
@@ -47,7 +49,7 @@ def off_limits(scope: Scope, names: ModuleNames) -> str:
         return "it is compiled with a function that calls it"
     bases = [names.dotted(b) or ast.unparse(b) for b in scope.cls.bases] if scope.cls else []
     if any(base.endswith("autograd.Function") for base in bases):
-        return "it belongs to a torch.autograd.Function, whose backward pass is written by hand"
+        return BY_HAND
     if any(base.endswith("ScriptModule") for base in bases):
         return "it belongs to a ScriptModule, which is compiled"
     return ""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
+_COMPREHENSIONS = (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LATER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 """What has a body of its own, which is read by itself."""
@@ -161,12 +162,27 @@ class Surroundings:
 
     def is_tensor(self, code: ast.expr) -> bool | None:
         """Tell whether an expression is a tensor."""
-        found = self.evaluations.get(id(code))
-        if found is None:
+        at, node = self.place_of(code)
+        if at is None or node is None:
             return None
         if isinstance(code, ast.Name) and self._is_tested_for_another(code):
             return False
-        return self.facts(found, x=found.node).is_tensor("x")
+        return self.facts(at, x=node).is_tensor("x")
+
+    def place_of(self, code: ast.expr) -> tuple[Evaluation | None, Node | None]:
+        """Return where an expression is evaluated, and its value.
+
+        Of a name also in what is not looked into: ``{"loss": loss.item()}``.
+        """
+        found = self.evaluations.get(id(code))
+        if found is not None or not isinstance(code, ast.Name):
+            return found, None if found is None else found.node
+        for outer in self.around(code):
+            if isinstance(outer, (ast.Lambda, ast.comprehension, *_COMPREHENSIONS, ast.stmt)):
+                break
+            if (found := self.evaluations.get(id(outer))) is not None:
+                return found, found.names.get(code.id)
+        return None, None
 
     def _is_tested_for_another(self, name: ast.Name) -> bool:
         """Tell whether a name is something else where it stands: ``if isinstance(x, list):``."""

@@ -534,3 +534,90 @@ def train(model, loader, optimizer, rows, device):
 """
     said = [site.problem for site in find_sites(HEADER + text, all_rules())]
     assert any("once before the loop" in problem for problem in said) is told
+
+
+SUM = """total = 0.0
+    for x in batch:
+        {loss} = self.loss(x)
+        {step}
+        total += {loss}.item()
+    return total"""
+READ = """a_value, b_value = torch.stack([a.reshape(()), b.reshape(())]).tolist()
+return {'a': a_value, 'b': b_value}"""
+SUMMED = [("total += loss.detach().float()\ntotal = float(total)", list[str]())]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # what training steps by is of floating point, and on one device
+        (
+            "(a + 0.5 * b).backward()\n    return {'a': a.item(), 'b': b.item()}",
+            [(READ, [])],
+        ),
+        # one of which nothing is known
+        ("a.backward()\n    return {'a': a.item(), 'b': b.item()}", None),
+        (SUM.format(loss="loss", step="self.accelerator.backward(loss)"), SUMMED),
+        (SUM.format(loss="loss", step="self.scaler.scale(loss).backward()"), SUMMED),
+        # a gradient is given, not asked of it
+        (SUM.format(loss="grad", step="x.backward(grad)"), None),
+    ],
+)
+def test_losses_are_known_by_their_gradient(
+    body: str, expected: list[tuple[str, list[str]]] | None
+) -> None:
+    start = "    a = self.first(batch)\n    b = self.second(batch)\n"
+    found = changes(f"{HEADER}\n\ndef train_step(self, batch):\n{start}    {body}\n", "NPU214")
+    if expected is None:
+        assert found
+        assert all(conditions for _, conditions in found)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "expected"),
+    [
+        ("torch.tensor(0.).float().to(x.device)", "NPU219", "torch.zeros((), dtype=torch.float32"),
+        ("torch.tensor(3).half().to(x.device)", "NPU219", "torch.full((), 3, dtype=torch.float16"),
+        # another number in half precision than after single precision, perhaps
+        ("torch.tensor(0.1).half().to(x.device)", "NPU219", ""),
+        (
+            "torch.zeros(n).to(x.dtype).to(x.device)",
+            "NPU212",
+            "torch.zeros(n, device=x.device).to(",
+        ),
+        (
+            "torch.arange(total) + torch.repeat_interleave(x, k)",
+            "NPU214",
+            "torch.repeat_interleave(x, k, output_size=total)",
+        ),
+        (
+            "torch.ones(n, requires_grad=False).to(x.device)",
+            "NPU212",
+            "torch.ones(n, requires_grad=False, device=x.device)",
+        ),
+        # a leaf on the host, which gets the gradient
+        ("torch.ones(n, requires_grad=True).to(x.device)", "NPU212", ""),
+        # the sum of something else
+        ("torch.arange(total) + torch.repeat_interleave(x, x.long())", "NPU214", ""),
+    ],
+)
+def test_what_is_known_before_is_written_at_once(body: str, rule: str, expected: str) -> None:
+    text = (
+        f"{HEADER}\n\nclass Head(nn.Module):\n    def forward(self, x, n: int, k: torch.Tensor):\n"
+        f"        total = int(k.sum().item())\n        return F.normalize(x), total, {body}\n"
+    )
+    found = [text for text, conditions in changes(text, rule) if not conditions]
+    written = [line.replace("\n", "") for line in found if line.startswith("return")]
+    assert [expected in line for line in written] == ([True] if expected else [])
+
+
+def test_waits_are_told_where_a_backward_pass_is_written_by_hand() -> None:
+    code = "class Scale(torch.autograd.Function):\n    @staticmethod\n"
+    code += "    def backward(ctx, grad: torch.Tensor):\n"
+    code += "        ones = torch.ones(grad.shape[0]).to(grad.device)\n"
+    code += "        grad[grad > 1] = 0\n        return grad * ones\n"
+    found = changes(f"{HEADER}\n\n{code}", "NPU212")
+    assert found == [("ones = torch.ones(grad.shape[0], device=grad.device)", [])]
+    assert changes(f"{HEADER}\n\n{code}", "NPU201") == []

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.iterated_values import number_made
 from npufix.rewriters.edit.statements.host.of_host import is_named_loss
+from npufix.rewriters.edit.statements.host.trained import is_trained_on
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
@@ -99,6 +100,9 @@ def _read_behind(  # noqa: PLR0913 - all that is known of it
 ) -> Proposal:
     """Return a tensor in place of what ``code`` reads, and its number behind the loop."""
     (new, after), end = texts, loop.end_lineno or 0
+    proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
+    if is_trained_on(here, tensor):
+        proven = frozenset({"is-tensor", "single-precision-sum"})
     return Proposal(
         code,
         form=form,
@@ -108,8 +112,7 @@ def _read_behind(  # noqa: PLR0913 - all that is known of it
         ),
         shown=f"{new}\n{after}",
         asked=(("x", here.text(tensor)),),
-        proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
-        | ({"single-precision-sum"} if counts else set()),
+        proven=proven | ({"single-precision-sum"} if counts else set()),
     )
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 KINDS = {"FloatTensor": "float32", "LongTensor": "int64", "Tensor": "float32"}
 """What makes tensors of one dtype of lists."""
+_CASTS = {"float": "float32", "half": "float16", "int": "int32", "long": "int64"}
+_SAME_IN_ALL = range(2048)
+"""Numbers that each of these has."""
 READING = frozenset({"item", "tolist"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
 _OF_LENGTHS = re.compile(r"(GeneratorExp|ListComp)\(elt=Call\(func=Name\(id='len'")
@@ -112,13 +115,30 @@ def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str
     named = {name: value for name, value in given.items() if name != "non_blocking"}
     match code:
         case ast.Call(ast.Attribute(ast.Call() as made, "to" | "type_as"), moved):
-            held = {k.arg: k.value for k in made.keywords}
+            made, held = _cast_within(made)
             to = _place_of(here, moved, named)
             if to is not None and not ("dtype" in held and "dtype" in to):
                 return made, {**held, **to}
         case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
             return made, {**{k.arg: k.value for k in made.keywords}, "device": ast.Constant(kind)}
     return code, given
+
+
+def _cast_within(code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
+    """Return what makes a tensor and its keywords: of ``tensor(0.0).float()`` with its dtype.
+
+    The number is a small integer, which is the same in all of them.
+    """
+    match code:
+        case ast.Call(
+            ast.Attribute(
+                ast.Call(ast.Attribute(owner, "tensor"), [ast.Constant(value)], []) as made, cast
+            ),
+            [],
+            [],
+        ) if cast in _CASTS and value in _SAME_IN_ALL:
+            return made, {"dtype": ast.Attribute(owner, _CASTS[cast], ast.Load())}
+    return code, {k.arg: k.value for k in code.keywords}
 
 
 def _place_of(

@@ -52,7 +52,7 @@ from npufix.rewriters.edit.statements.host.round_trips import (
 )
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
-from npufix.rewriters.edit.statements.host.sentences import ONLY_LOGGED
+from npufix.rewriters.edit.statements.host.sentences import FORM_LOGGED, ONLY_LOGGED
 from npufix.rewriters.edit.statements.host.waits.either import limit_either
 from npufix.rewriters.edit.statements.host.waits.finite import find_finite_tests
 from npufix.rewriters.edit.statements.host.waits.limits import (
@@ -194,7 +194,7 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
         elif read.how == "item" and not of_array and read.code is node:
             found = read_in_turn(here, node, joined, alone) or found
         if found is not None and not (found.changes and of_array):  # which has no detach()
-            logged = found.advice in ONLY_LOGGED
+            logged = found.advice in ONLY_LOGGED or found.form == FORM_LOGGED
             yield from read_at_once(here, node, found, written) if logged else (found,)
 
 

@@ -49,7 +49,8 @@ def find_repeats(here: Surroundings) -> Iterator[Proposal]:
                 if repeats is None or not _is_of_device(here, repeats):
                     continue
                 dim = named.get("dim") or next(iter(given[1:]), None)
-                yield _sized(here, node, dim) or Proposal(node, _TOTAL)
+                sized = _sized(here, node, dim) or _summed(here, node, repeats)
+                yield sized or Proposal(node, _TOTAL)
 
 
 def _is_of_device(here: Surroundings, repeats: ast.expr) -> bool:
@@ -80,19 +81,52 @@ def _sized(here: Surroundings, code: ast.Call, dim: ast.expr | None) -> Proposal
                 continue
             if not isinstance(other, ast.Name) or not _is_there(here, other.id, first):
                 continue
-            size = f"output_size={other.id}.shape[{along}]"
-            change = more_arguments(code, here.lines, size)
-            if change is None:
-                return None
-            return Proposal(
-                code,
-                form=FORM_REPEATED,
-                changes=(change,),
-                shown=f"{here.text(code)[:-1]}, {size})",
-                asked=(("y", other.id),),
-                proven=frozenset({"is-tensor"}),
-            )
+            size = f"{other.id}.shape[{along}]"
+            return _with_size(here, code, size, asked=(("y", other.id),), proven=set())
     return None
+
+
+def _summed(here: Surroundings, code: ast.Call, repeats: ast.expr) -> Proposal | None:
+    """Return the call with the sum of its repeats, where the host has read it before."""
+    value = here.value(repeats)
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("int"), [read]) | read):
+                pass
+            case _:
+                continue
+        match read:
+            case ast.Call(ast.Attribute(ast.Call(ast.Attribute(owner, "sum"), given), "item")):
+                summed = given[0] if given else owner
+            case _:
+                continue
+        statement = here.statement_of(code)
+        same = here.value(summed) is value and node in here.block_of(statement)
+        if same and _is_there(here, name, statement):
+            return _with_size(here, code, name, asked=(), proven={"as-long"})
+    return None
+
+
+def _with_size(
+    here: Surroundings,
+    code: ast.Call,
+    size: str,
+    *,
+    asked: tuple[tuple[str, str], ...],
+    proven: set[str],
+) -> Proposal | None:
+    size = f"output_size={size}"
+    change = more_arguments(code, here.lines, size)
+    if change is None:
+        return None
+    return Proposal(
+        code,
+        form=FORM_REPEATED,
+        changes=(change,),
+        shown=f"{here.text(code)[:-1]}, {size})",
+        asked=asked,
+        proven=frozenset({"is-tensor", *proven}),
+    )
 
 
 def _is_there(here: Surroundings, name: str, before: ast.stmt) -> bool:

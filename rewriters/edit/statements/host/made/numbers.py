@@ -60,7 +60,7 @@ class Made:
             case ast.Call(func, args, words) if self.here.flow.names.dotted(func) in _MAKERS:
                 name = last_name(code.func)
                 filled = name != "arange" and args and self.here.is_tensor(args[-1])
-                if filled or not {k.arg for k in words} <= _GIVEN:
+                if filled or not all(map(_is_plain, words)):
                     raise OtherSourceError
                 if name not in _RANGES and any(_holds_none(arg) for arg in args[:1]):
                     raise OtherSourceError  # nothing is copied
@@ -78,6 +78,10 @@ class Made:
                 ast.Attribute(owner, "to" | "type"), [ast.Attribute(ast.Name("torch")) as kind], []
             ):
                 self._refuse_double([kind])
+                self.read(owner)
+            case ast.Call(ast.Attribute(owner, "to" | "type"), [kind], []) if (
+                last_name(kind) == "dtype"
+            ):
                 self.read(owner)
             case ast.BinOp(left, _, right):
                 self.read(left)
@@ -163,6 +167,14 @@ class Made:
             if not known and value not in lengths:
                 return False
         return True
+
+
+def _is_plain(word: ast.keyword) -> bool:
+    """Tell whether an argument says neither where, nor asks for a gradient."""
+    match word:
+        case ast.keyword("requires_grad", ast.Constant(False)):
+            return True
+    return word.arg in _GIVEN
 
 
 def _holds_none(shape: ast.expr) -> bool:

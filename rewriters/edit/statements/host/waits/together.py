@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.layout import join_lines
 from npufix.rewriters.edit.statements.host.of_host import is_count, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.trained import is_trained_on
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
@@ -39,6 +40,8 @@ _LATER = (
 """In what nothing is read for sure, or not once, or whose parts have no place of their own."""
 _OF_NUMBERS = frozenset({"float", "int", "round", "str"})
 
+_ALL = frozenset({"is-tensor", "floats-of-one-device"})
+
 _COUNTS = re.compile(r"(^|[_.])(n|nums?|counts?|correct|hits?|ids?|index|len|lengths?|steps?)(_|$)")
 """What integers are called: in one list with floats they would be floats."""
 
@@ -48,10 +51,14 @@ def read_at_once(
 ) -> Iterator[Proposal]:
     """Yield what was found of a read that is only logged; of several one, for all of them.
 
+    What can be kept on the device is, unless only the one read is known to suit who gets it.
     ``written`` holds the statements for which that has been said.
     """
     statement = here.statement_of(code)
     together = None if statement in written else _read_all(here, code, statement)
+    suits = "log-takes-tensors" in found.proven
+    if together is not None and found.changes and (suits or together.proven != _ALL):
+        together = None  # kept on the device, not even one is read
     if together is not None:
         written.append(statement)
     if together is not None or statement not in written:
@@ -190,6 +197,8 @@ def _stacked(names: list[str], parts: list[str]) -> str:
 
 
 def _proven(here: Surroundings, owners: list[ast.expr]) -> frozenset[str]:
+    if all(is_trained_on(here, owner) for owner in owners):
+        return _ALL
     return frozenset({"is-tensor"} if all(here.is_tensor(o) is True for o in owners) else ())
 
 
