@@ -384,15 +384,6 @@ def f(x: torch.Tensor, mask: torch.BoolTensor, index: torch.Tensor):
 def f(x: np.ndarray):
     x[x > 0] = 0
 """,
-        # kept on the host
-        """
-class Pool(Base):
-    def __init__(self, n: int):
-        self.ages = torch.zeros(n, device="cpu")
-
-    def step(self):
-        self.ages[self.ages > 3] = 0
-""",
         # an array, as NumPy computes with it
         """
 def f(std):
