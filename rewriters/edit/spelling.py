@@ -375,8 +375,10 @@ def _expression(  # noqa: C901, PLR0911 - one way to write a value after the oth
 
 
 def _is_literal(code: ast.AST) -> TypeGuard[ast.expr]:
-    """Tell whether code is a number or a string as it is written: ``-1e9``, not ``-1 + n``."""
+    """Tell whether code is a number or a string as written: ``-1e9``, ``1 / 2.1``, no ``n``."""
     match code:
+        case ast.BinOp(left, _, right):
+            return _is_literal(left) and _is_literal(right)
         case ast.Constant() | ast.UnaryOp(ast.USub(), ast.Constant(float())):
             return True
     return False

@@ -30,6 +30,7 @@ _MADE_EACH = re.compile(
     r"ListComp\(elt=Call\(func=Attribute\(value=Name\(id='torch'.{0,20}attr='(arange|linspace)'"
 )
 """``[torch.arange(n) for n in lengths]``, as what is not read further stands in a graph."""
+_HOST = re.compile(r"""["']cpu["']\)?$""")
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 
 
@@ -157,7 +158,7 @@ def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
         if not isinstance(v, ast.Call)
         else (flow.names.dotted(v.func) or "").startswith("torch.")
         and last_name(v.func) in _MADE
-        and all(k.arg != "device" for k in v.keywords)
+        and all(k.arg != "device" or _HOST.search(ast.unparse(k.value)) for k in v.keywords)
         for v in made
     )
 

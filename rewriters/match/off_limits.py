@@ -1,4 +1,4 @@
-"""Functions that nobody changes: what is compiled, or has a backward pass written by hand."""
+"""Functions that nobody changes: compiled ones, backward passes by hand, patterns of a graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.scopes import scopes
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import ModuleNames
@@ -40,6 +41,28 @@ def _compiled_along(tree: ast.Module) -> frozenset[str]:
     return frozenset(found)
 
 
+_REGISTERS = frozenset({"register_replacement", "replace_pattern", "replace_pattern_with_filters"})
+"""What takes a function to seek in a graph, and one to write in its place."""
+
+
+@lru_cache(maxsize=4)
+def _graph_patterns(tree: ast.Module) -> frozenset[str]:
+    """Return the names of functions that a compiler compares its graph with: what users write.
+
+    ``register_replacement(search, write, ...)`` names them; a class of two methods, ``pattern``
+    and ``replacement``, is handed to what registers it.
+    """
+    known = {scope.qualname for scope in scopes(tree)}
+    calls = (n for n in walk(tree) if isinstance(n, ast.Call) and last_name(n.func) in _REGISTERS)
+    given = {last_name(a) for n in calls for a in (*n.args, *(k.value for k in n.keywords))}
+    paired = {name for name in known if f"{name.removesuffix('pattern')}replacement" in known}
+    return frozenset(
+        name
+        for name in known
+        if (last := name.rpartition(".")[2]) in given or (last == "pattern" and name in paired)
+    )
+
+
 def off_limits(scope: Scope, names: ModuleNames) -> str:
     """Return why nothing in a function is changed, "" if it may be."""
     for decorator in map(ast.unparse, scope.function.decorator_list):
@@ -47,6 +70,9 @@ def off_limits(scope: Scope, names: ModuleNames) -> str:
             return f"it is compiled: @{decorator}"
     if scope.cls is None and names.tree and scope.function.name in _compiled_along(names.tree):
         return "it is compiled with a function that calls it"
+    patterns = _graph_patterns(names.tree) if names.tree else ()
+    if any(f"{scope.qualname}.".startswith(f"{name}.") for name in patterns):
+        return "a compiler compares its graph with what users write: nothing would match it"
     bases = [names.dotted(b) or ast.unparse(b) for b in scope.cls.bases] if scope.cls else []
     if any(base.endswith("autograd.Function") for base in bases):
         return BY_HAND

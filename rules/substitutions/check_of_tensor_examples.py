@@ -136,6 +136,16 @@ def forward(x: torch.Tensor, mask: torch.BoolTensor, losses, name):
     assert torch.isfinite(torch.stack(losses[name])).all()
     return x
 """,
+    # an object that holds a loss has no device
+    """
+class Policy:
+    def _forward_learn(self, data):
+        losses = self.model.compute_loss(data)
+        assert not torch.isnan(losses.loss_total).any(), "Loss contains NaN values"
+        self.optimizer.zero_grad()
+        losses.loss_total.backward()
+        self.optimizer.step()
+""",
     # one of two tests is enough, what is called comes after it, and the other places are filled
     """
 def forward(x: torch.Tensor, empty: torch.BoolTensor, always: bool, queue):

@@ -176,6 +176,10 @@ def build(log_alpha, loss):
     optimizer = torch.optim.Adam([log_alpha], lr=1e-3)
     optimizer.zero_grad(set_to_none=True)
 """,
+        """
+def build(kind, multiplier):
+    return getattr(torch.optim, kind)([multiplier], lr=1e-3)
+""",
         # something else is handed on
         """
 import functools

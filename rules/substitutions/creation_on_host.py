@@ -116,6 +116,13 @@ def f(n: int, x: torch.Tensor = None):
         return None
     return mask.to(x.device)
 """,
+        # the copy is written to, which what expand repeats cannot be
+        """
+def f(x: torch.Tensor, poses: torch.Tensor, n: int):
+    whole = torch.eye(4)[None].expand(n, 4, 4).to(x.device)
+    whole[:, :3] = poses
+    return whole
+""",
         # takes a gradient as it is
         """
 def f(n: int, device: torch.device):

@@ -47,6 +47,16 @@ def f(x: torch.Tensor):
     ),
     Rewritten(
         """
+def f(x: torch.Tensor):
+    x[x > 3500] = 1 / 2.1
+""",
+        """
+def f(x: torch.Tensor):
+    x.masked_fill_(x > 3500, 1 / 2.1)
+""",
+    ),
+    Rewritten(
+        """
 def f(logits: torch.Tensor, seen: torch.BoolTensor):
     logits[..., seen] = -torch.inf
 """,

@@ -394,6 +394,8 @@ class Indexer:
         """Take ``i + c`` as the rows from ``c`` on."""
         assert value.offset is not None  # noqa: S101 - the caller has looked
         assert base is not None  # noqa: S101 - else the rounds are rows already
+        if found.axis >= 0:  # ``x[n * i : n * (i + 1), i]``, a diagonal of pieces
+            raise CannotBatchError(WINDOWS)
         domain, facts = self.of.domain, self.of.facts
         node = facts.node(base)
         first = domain.start + value.offset

@@ -345,6 +345,8 @@ def _is_held(here: Surroundings, code: ast.expr) -> bool:
     value, outer = here.value(code), here.parents.get(id(code))
     known = value is not None and value.op != Op.GLOBAL and here.is_tensor(code) is not False
     of_it = isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is code
+    if isinstance(outer, ast.Attribute) and outer.attr != "data":  # not of ``losses.total.max()``
+        of_it = getattr(here.parents.get(id(outer)), "func", None) is outer
     index = outer.slice if isinstance(outer, ast.Subscript) else None
     if isinstance(index, ast.Name) or isinstance(getattr(index, "value", 0), str):
         of_it = (

@@ -270,6 +270,15 @@ class Decoder(nn.Module):
             y_list[place] = y[token, :-1]
         return y_list, at_list
 """
+LEVELS = """
+class Head(nn.Module):
+    def loss(self, bbox_preds, anchor_list):
+        flat = [bbox.permute(0, 2, 3, 1).reshape(-1, 4) for bbox in bbox_preds]
+        whole = []
+        for i in range(len(anchor_list)):
+            whole.append(torch.cat(anchor_list[i]))
+        return torch.cat(flat), whole
+"""
 BESIDE = """
 class Net(nn.Module):
     def forward(self, x: torch.Tensor, places, weights: torch.Tensor):
@@ -317,6 +326,8 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
     "text",
     [
         PIECES.replace("Loss", "Data").replace("forward", "load_items"),  # no step
+        PIECES.replace("choose", "_get_bboxes_single"),  # as many as it finds
+        LEVELS,
         PIECES.replace("scores.shape[0]", "self.num_layers"),
         PIECES.replace("scores.shape[0]", "3"),  # three rounds
         PIECES.replace("self.choose(", "self.heads[i]("),  # a module of its own each

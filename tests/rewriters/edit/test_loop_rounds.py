@@ -65,6 +65,13 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (2, 3),
     ),
+    "a diagonal of pieces": (
+        (
+            "def f(n: int, w: int):\n    m = torch.zeros(9, 4)\n    for i in range(n):\n"
+            "        m[w * i : w * (i + 1), i] = 1.0\n    return m\n"
+        ),
+        (3, 2),
+    ),
     "every n-th": (
         (
             "def f(x: Tensor, w: int):\n    b, t, d = x.shape\n    out = []\n"

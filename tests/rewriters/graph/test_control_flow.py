@@ -262,6 +262,30 @@ def test_classes_with_a_backward_of_their_own_are_off_limits(base: str) -> None:
     assert sites(code) == []
 
 
+_SOUGHT = """def {}(x: torch.Tensor):
+    def f(x):
+        x = x + 0
+        x[x < 0] = 0
+        return x
+    return f(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "expected"),
+    [
+        ("pattern", "", 1),
+        ("pattern", "\n\ndef replacement(x):\n    return x.relu()\n", 0),
+        ("g", "\n\nregister_replacement(g, torch.relu, [])\n", 0),
+        ("g", "\n\nregister_replacement(h, torch.relu, [])\n", 1),
+    ],
+)
+def test_what_a_compiler_seeks_in_a_graph_is_off_limits(
+    name: str, after: str, expected: int
+) -> None:
+    assert len(sites(_SOUGHT.format(name) + after)) == expected
+
+
 def test_code_that_already_branches_on_the_npu_is_left_alone() -> None:
     code = NORM_OF.replace("return", "if torch_npu.npu.is_available():\n            pass\n"
                            "        return")  # fmt: skip

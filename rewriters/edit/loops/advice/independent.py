@@ -21,7 +21,12 @@ from npufix.rewriters.edit.loops.advice.independence import (
     needs_others,
     read_round,
 )
-from npufix.rewriters.edit.loops.advice.objects import goes_back, shapes_rows, stands_alone
+from npufix.rewriters.edit.loops.advice.objects import (
+    goes_back,
+    lays_out,
+    shapes_rows,
+    stands_alone,
+)
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -388,8 +393,10 @@ def _computes(taken: Round, code: ast.AST) -> bool:
     """Tell whether code does more than to read, compare and cut out: ``x[i, : ends[i]]``."""
     match code:
         case ast.Call():
-            launched = _is_launched(taken, code) and last_name(code.func) not in _READS
-            return launched or _is_of_own(code)
+            if last_name(code.func) in _READS or lays_out(taken, code):
+                return False
+            of_one = last_name(code.func).endswith("_single")  # which returns what it finds
+            return _is_launched(taken, code) or (_is_of_own(code) and not of_one)
         case ast.BinOp() | ast.UnaryOp():
             return any(taken.facts.is_tensor(n) is True for n in ast.iter_child_nodes(code))
         case ast.Subscript(base):  # ``y_list[i] = y[i, :-1]`` fills a list

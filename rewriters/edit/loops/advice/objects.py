@@ -22,6 +22,10 @@ _OF_TENSORS = frozenset(
 )  # fmt: skip
 """What a tensor has as well, or the pair that ``max`` returns."""
 _SHAPES = frozenset({"expand", "reshape", "unflatten", "view"})
+_LAYOUTS = _SHAPES | {
+    "contiguous", "detach", "flatten", "movedim", "permute", "squeeze", "t", "transpose",
+    "unsqueeze",
+}  # fmt: skip
 _CEILING = re.compile(r"\bceil\(|- 1\) //|-\(-|\bmin\(")
 _SPARES = re.compile(
     r"(?i)(sav|spar|reduc|limit)\w*( \w+){0,3} (memory|vram)|memory[- ](sav|effic)|\boom\b"
@@ -132,3 +136,19 @@ def shapes_rows(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     }
     calls = (n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) in _SHAPES)
     return any(numbers & list_names(argument) for call in calls for argument in call.args)
+
+
+def lays_out(taken: Round, call: ast.Call) -> bool:
+    """Tell whether a call only lays out what one round has, which no larger batch spares.
+
+    ``x.permute(0, 2, 3, 1).reshape(-1, n)`` for each level ``x``, ``torch.cat(parts[i])``; it is
+    another thing with ``x[i]`` of a tensor: ``x.transpose(1, 2)`` lays out all rows.
+    """
+    if last_name(call.func) in {"cat", "concat", "stack"}:
+        return bool(call.args) and isinstance(call.args[0], ast.Name | ast.Subscript)
+    code: ast.expr = call
+    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
+        if code.func.attr not in _LAYOUTS:
+            return False
+        code = code.func.value
+    return last_name(call.func) == "detach" or isinstance(look_up(code, taken.bound), ast.Name)

@@ -199,6 +199,14 @@ def _find_constructions(
             yield Proposal(call, _PARTIAL)
 
 
+def _names_few(params: ast.expr) -> bool:
+    """Tell whether an optimizer is for a number or two: ``[self.log_alpha]``."""
+    match params:
+        case ast.List(elts) if len(elts) < 4:  # noqa: PLR2004 - as in rule fused-optimizer
+            return all(isinstance(e, ast.Name | ast.Attribute) for e in elts)
+    return False
+
+
 def _of_settings(here: Surroundings, call: ast.Call, settings: ast.expr) -> Iterator[Proposal]:
     """Yield an optimizer whose settings are in a dictionary."""
     given = _settings(here, settings)
@@ -277,10 +285,12 @@ def _say_emptied(kind: str) -> str:
 
 
 def _is_for_others(here: Surroundings, call: ast.Call) -> bool:
-    """Tell whether an optimizer is for the host, or a class makes whatever it is told to.
+    """Tell whether an optimizer is for the host or a number, or a class makes what it is told to.
 
-    ``cpu_adam_optimizer(groups)``; ``OptimizerConfig.build``
+    ``cpu_adam_optimizer(groups)``; ``cls([self.log_alpha])``; ``OptimizerConfig.build``
     """
+    if _names_few(call.args[0]):
+        return True
     for_many = here.flow.cls is not None and _MAKES_OTHERS.search(here.flow.cls.name) is not None
     return for_many or "cpu" in last_name(call.func).lower()
 

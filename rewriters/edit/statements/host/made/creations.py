@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MOVING = operators.TO_DEVICE | {"type_as"}
+_SPREAD = frozenset({"broadcast_to", "expand", "expand_as"})
 _OF_SHAPES = frozenset({"dim", "ndim", "shape", "size", "squeeze", "unsqueeze", "view"})
 
 
@@ -46,7 +47,7 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(moved, how)) if how in _MOVING:
-                if _is_dropped(here, node):
+                if _is_dropped(here, node) or _is_spread_and_written(here, node, moved):
                     continue
                 made = Made(here)
                 source = source_of(here, moved)
@@ -70,6 +71,32 @@ def _is_dropped(here: Surroundings, code: ast.Call) -> bool:
         return False
     names = isinstance(bound.targets[0], ast.Name) and len(bound.targets) == 1
     return names and all(o.node is not value for o in here.flow.observables)
+
+
+def _is_spread_and_written(here: Surroundings, code: ast.Call, moved: ast.expr) -> bool:
+    """Tell whether only the copy can be written to: ``t = eye(4).expand(n, 4, 4).to(d)``.
+
+    What ``expand`` repeats is one place in memory, and ``t[i] = x`` then raises.
+    """
+    node, bound = here.value(moved), here.parents.get(id(code))
+    while node is not None and node.op not in _SPREAD:
+        node = node.args[0] if node.args and node.op in operators.VIEWS | {Op.GETITEM} else None
+    if node is None or not isinstance(bound, ast.Assign):
+        return False
+    names = {ast.unparse(target) for target in bound.targets}
+    for n in here.nodes:
+        match n:
+            case ast.Subscript(whole, _, ast.Store()) | ast.AugAssign(whole):
+                pass
+            case ast.Call(ast.Attribute(whole, how)) if how.endswith("_"):
+                pass
+            case _:
+                continue
+        while isinstance(whole, ast.Subscript):
+            whole = whole.value
+        if ast.unparse(whole) in names:
+            return True
+    return False
 
 
 def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal | None:
