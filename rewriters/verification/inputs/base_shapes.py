@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import root_name, walk
 from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
 from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.recipes import Recipe
+    from npufix.rewriters.verification.inputs.source.declarations import Declarations, Declared
     from npufix.rewriters.verification.inputs.target import Target
 
 _READ_S = 1.0
@@ -193,3 +195,20 @@ def _of_caches(made: object) -> list[tuple[int, ...]]:
     shapes = [tuple(t.shape) for t in tensors if t.dim() == _HEADS_DIMS]
     places = ((*s[:i], _POSITIONS, *s[i + 1 :]) for s in shapes for i in (2, 1))
     return list(dict.fromkeys(places))
+
+
+def with_rows(declared: Declarations, function: ast.AST | None, made: object) -> Declarations:
+    """Add that what a method looks up in embeddings of its object are numbers of their rows.
+
+    ``ids`` for ``self.table(ids.to(self.device))``.
+    """
+    found: dict[str, Declared] = {}
+    for node in walk(function) if function is not None else ():
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("self"), table), [looked, *_]):
+                held, name = getattr(made, table, None), root_name(looked)
+                known = found.get(name, declared.of(name))
+                if isinstance(held, torch.nn.Embedding) and not known.kinds:
+                    rows = str(held.num_embeddings)
+                    found[name] = replace(known, kinds=frozenset({"int"}), below=rows)
+    return replace(declared, arguments={**declared.arguments, **found}) if found else declared

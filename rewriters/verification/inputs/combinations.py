@@ -15,9 +15,9 @@ from npufix.rewriters.verification.inputs.arguments import (
     guess_tensors,
     is_tensor,
 )
+from npufix.rewriters.verification.inputs.objects.incomplete.unmade import randomise
 from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_sought
 from npufix.rewriters.verification.inputs.objects.offers import offer_chain
-from npufix.rewriters.verification.inputs.objects.unmade import randomise
 from npufix.rewriters.verification.inputs.recipes import offer_objects
 from npufix.rewriters.verification.inputs.settings import guess_configurations
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter

@@ -21,32 +21,34 @@ from npufix.rewriters.verification.calls.values import (
     find_nothing,
     list_tensors,
     materialise,
-    replace_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import (
     ABSENT,
-    BASES,
-    guess_tensors,
     weigh_classes,
 )
 from npufix.rewriters.verification.inputs.objects.configurations import (
     StandInConfig,
-    WideConfig,
+    choose_small_sizes,
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects.examples import list_constructions
+from npufix.rewriters.verification.inputs.objects.incomplete.unmade import (
+    Undrawn,
+    initialise_partly,
+    make_attribute,
+    make_concrete,
+    randomise,
+)
 from npufix.rewriters.verification.inputs.objects.kept import (
     NOT_THE_USERS,
     count_results,
     find_kept_use,
-    find_tensor_use,
     is_layer,
     is_pair,
     is_plain,
     list_items,
     list_passed_on,
     list_told,
-    read_init,
     weighs_classes,
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
@@ -63,19 +65,11 @@ from npufix.rewriters.verification.inputs.objects.ranks import (
     vary_one,
 )
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
-from npufix.rewriters.verification.inputs.objects.unmade import (
-    Undrawn,
-    initialise_partly,
-    make_attribute,
-    make_concrete,
-    randomise,
-)
 from npufix.rewriters.verification.inputs.objects.weights import bind_optimizers, fill_optimizers
 from npufix.rewriters.verification.inputs.settings import (
-    CONFIG,
     WIDE,
-    find_settings,
-    offer_file_configurations,
+    offer_settings,
+    offer_tensors,
 )
 from npufix.rewriters.verification.inputs.source.attributes import (
     list_attributes_read,
@@ -106,8 +100,6 @@ _MOST_FURTHER_PARAMETERS = 50_000
 _SHARE = 0.75
 _TRIES = 48
 _ANY = (Value(WIDTH), Value(3), Value(None))
-_CUTS = frozenset({"chunk", "tensor_split"})
-_OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
 _BUILD_S = 5.0
 _MOST_WORDS = 200
 """Characters of an error that are quoted."""
@@ -138,6 +130,9 @@ class Recipe:
     """Weights that hold one number everywhere: ``logit_scale``, beyond where it is clamped."""
     coarse: bool = False
     """Whether all weights are whole numbers and halves, which halves of the width hold, too."""
+
+    late: tuple[tuple[str, Spec], ...] = ()
+    """What others set after ``__init__``, or what it leaves at None."""
 
     @property
     def fresh(self) -> Recipe:
@@ -177,8 +172,15 @@ class Recipe:
                 weight.data.mul_(2).round_().div_(2)
             for name, number in self.filled:
                 getattr(made, name).data.fill_(number)
+        self.set_late(made, find)
         self._choose({"self": made})
         return made
+
+    def set_late(self, made: object, find: Find) -> None:
+        """Set what comes after ``__init__``."""
+        late = materialise(dict(self.late), "ordinary", 0, torch.float32, find=find)
+        for name, value in late.items():
+            setattr(made, name, value)
 
     def given(self, find: Find) -> dict[str, object]:
         """Make the arguments of ``__init__``."""
@@ -216,10 +218,15 @@ class Recipe:
 
     def __str__(self) -> str:
         if self.attributes is not None:
-            return "an instance made without __init__"
+            late = ", ".join(f"self.{name} = {spec}" for name, spec in self.late)
+            return "an instance made without __init__" + (f" and {late}" if late else "")
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
         held = *self.chosen, *((f"self.{name}", number) for name, number in self.filled)
-        chosen = " and ".join(f"{path} = {value!r}" for path, value in held)
+        texts = (
+            *(f"{p} = {value!r}" for p, value in held),
+            *(f"self.{n} = {s}" for n, s in self.late),
+        )
+        chosen = " and ".join(texts)
         words = f"{given} and {chosen}" if given and chosen else given or chosen
         words += ("; " if words else "") + "coarse weights" if self.coarse else ""
         words = f"{self.kind}({words})" if self.kind else words
@@ -248,6 +255,9 @@ def generate_recipes(
     for recipe in (Recipe(tuple(a.items())) for a in _constructions(owner, loaded)):
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
         error = _why_not(recipe, owner, loaded.find, most)
+        if error.startswith("MemoryError") and not found:
+            recipe = _with_small_sizes(recipe, owner)  # noqa: PLW2901 - of the same kind
+            error = _why_not(recipe, owner, loaded.find, most)
         if error and failed is not None:
             failed.append(" ".join(error.split())[:_MOST_WORDS])
         if not error:
@@ -266,6 +276,14 @@ def generate_recipes(
         recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
+
+
+def _with_small_sizes(recipe: Recipe, owner: type) -> Recipe:
+    """Return how to make an object that is too large as it is by default."""
+    defaults = {p.name: p.default for p in list_parameters(inspect.signature(owner))}
+    given = {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
+    small = choose_small_sizes({**defaults, **given})
+    return recipe.made_with(**{n: Value(v) for n, v in small.items()})
 
 
 def _with_other_numbers(recipe: Recipe, owner: type, loaded: Loaded) -> Iterator[Recipe]:
@@ -378,23 +396,19 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     bare, annotated = _find_annotated(parameter, loaded)
     told, specs = list_told(owner, parameter, loaded.find), list[Spec]()
     if not parameter.has_default:
-        specs = told or _tensors(owner, parameter)
+        specs = told or offer_tensors(owner, parameter)
     if not (specs or parameter.has_default or is_plain(parameter.annotation)):
         specs = _offer_layers(owner, parameter)
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
         specs += offer_configurations(annotated, bare) or _offer_made(annotated, bare, loaded)
-    if re.search(CONFIG, parameter.name):
-        if not specs:
-            specs += offer_file_configurations(owner.__name__, loaded)
-        name = parameter.name
-        specs += [find_settings(owner, name, k, annotated) for k in (StandInConfig, WideConfig)]
+    specs += offer_settings(owner, parameter, loaded, annotated, alone=not specs)
     if weighs_classes(owner, parameter):
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None:
         specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
         specs += [_stand_in(owner, parameter)] if is_layer(owner, parameter.name) else []
         if "Tensor" in parameter.annotation:  # one of ``probs`` and ``logits`` is needed
-            specs = specs or _tensors(owner, parameter)
+            specs = specs or offer_tensors(owner, parameter)
     specs = specs or list_items(owner, parameter)
     paired = not parameter.has_default and is_pair(owner, parameter.name)
     specs += guess_several(parameter, Use(paired=paired)) or tell_apart(parameter.default)
@@ -483,17 +497,3 @@ def tie_modules(recipe: Recipe, specs: Mapping[str, Spec], owner: type, loaded: 
             tied[parameter.name] = next(alike, given[parameter.name])
     made = recipe.made_with(**tied)
     return made if not tied or not _why_not(made, owner, loaded.find, _MOST_PARAMETERS) else recipe
-
-
-def _tensors(owner: type, parameter: Parameter) -> list[Spec]:
-    """Return tensors for an argument of ``__init__`` that is one; empty if nothing says so."""
-    use, declared = find_tensor_use(owner, parameter.name), read_init(owner)
-    shapes = declared.list_shapes(parameter.name, WIDTH)
-    if not use and not shapes and "Tensor" not in parameter.annotation:
-        return []
-    bases = (BASES[6], *BASES[:4]) if use & _CUTS else (BASES[3], *BASES[:3]) if use else BASES[:4]
-    own = declared.of(parameter.name)
-    made = [s for base in bases for s in guess_tensors(parameter, base, (), own, shapes)[:1]]
-    if use & _OF_POSITIVE:
-        made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
-    return list(dict.fromkeys(made))

@@ -29,6 +29,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     collect_base_shapes,
     find_widths,
     of_views,
+    with_rows,
 )
 from npufix.rewriters.verification.inputs.cases.settings import train_filters
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
@@ -60,7 +61,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
 from npufix.rewriters.verification.inputs.source.promises import list_unpacked
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
-from npufix.rewriters.verification.inputs.tracing import reach_making, trace_call
+from npufix.rewriters.verification.inputs.tracing import list_late, reach_making, trace_call
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ _ENOUGH = 5
 _ENOUGH_LATER = 2
 """For each further way to make the object."""
 _LIKELY = 100  # calls of which some train weights, if any does: there may be millions
-_MOST_RECIPES = 3
-_MOST_GOALS = 4
+_MOST_RECIPES, _MOST_GOALS = 3, 4
 _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
@@ -136,6 +136,8 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_on_filters()
     looking.run_as_bound()
     looking.run_after_others(lambda name: read_declarations(job.original, name, job.assumed))
+    late = () if found.assignments else list_late(target, next(iter(options), None))
+    replace(looking, options=[*late]).run_guesses(_SEARCH_S, floating=job.floating)
     looking.run_beside_defaults(read)
     looking.run_within_bounds()
     looking.run_as_changed(job)
@@ -169,10 +171,10 @@ class _Search:
         function = find_function(tree, target.qualname)
         bases = [*of_views(function), *collect_base_shapes(self.recorded, widths, wanted, made)]
         given = (*(() if recipe is None else recipe.arguments), *(forced or {}).items())
-        declared = self.declared.made_with(given)
+        declared = with_rows(self.declared.made_with(given), function, made)
         tried = combine_guesses(target, tree, bases, widths, declared, forced, made)
-        fitting = (specs for specs in tried if declared.fits(specs))
-        every = itertools.chain(offer_loads(made, wanted, function, target.name), fitting)
+        loads = offer_loads(made, wanted, function, target.name)
+        every = itertools.chain(loads, filter(declared.fits, tried))
         return (Assignment(self._tie(recipe, specs), specs) for specs in every)
 
     def _tie(self, recipe: Recipe | None, specs: Mapping[str, Spec]) -> Recipe | None:
@@ -210,10 +212,8 @@ class _Search:
             if self.found.assignments and recipe is not None and recipe.is_wide:
                 continue
             until = time.process_time() + (deadline - time.process_time()) / left
-            assignments = self.combine(recipe)
-            if floating:
-                assignments = (a for a in assignments if not is_integral(a.specs))
-            self.run(assignments, until)
+            every = self.combine(recipe)
+            self.run((a for a in every if not (floating and is_integral(a.specs))), until)
 
     def run_examples(self, shown: Sequence[Mapping[str, Spec]]) -> None:
         """Make the calls that docstrings show, where no guess runs or reaches the lines."""
@@ -384,11 +384,10 @@ class _Search:
         settings = target.settings_of(recipe)
         for name in list_bounding(target.owner, target.name).values():
             known = settings.get(name, False)
-            if known is not None and (type(known) is not int or known <= _BOUND):
-                continue
-            made = recipe.made_with(**{name: Value(_BOUND)})
-            again = (replace(a, recipe=made) for a in found.assignments[:_ENOUGH])
-            self.run(again, time.process_time() + _DEFAULT_S, most=1)
+            if known is None or (type(known) is int and known > _BOUND):
+                made = recipe.made_with(**{name: Value(_BOUND)})
+                again = (replace(a, recipe=made) for a in found.assignments[:_ENOUGH])
+                self.run(again, time.process_time() + _DEFAULT_S, most=1)
 
     def _run_with_absent(self, recipe: Recipe | None) -> None:
         """Pass tensors that every call has left out: what is selected by a mask, without it."""

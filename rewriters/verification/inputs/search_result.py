@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.calls.coverage import Place
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 NO_OBJECT = "no object of the class can be made"
 MOST_EXPIRED = 2
+_MOST_WANTING = 200
 
 
 @dataclass(slots=True)
@@ -42,8 +45,24 @@ class SearchResult:
     not_made: str = ""
     """What ``__init__`` raises, where no object of the class was made by it."""
 
+    wanting: int = 0
+    """Calls in succession that all miss a part of what they are called on."""
+
+    def note(self, error: str, owner: str) -> None:
+        """Count what a call has raised."""
+        self.errors[error] += 1
+        lacking = re.match(r"AttributeError: '(\w+)' object has no attribute", error)
+        misses = lacking is not None and lacking[1] in {owner, StandInLayer.__name__}
+        self.wanting = self.wanting + 1 if misses else 0
+
     def ends(self, until: float) -> bool:
-        """Say whether a search is to end: by its processor time, or as calls do not return."""
+        """Say whether a search is to end.
+
+        By its processor time, as calls do not return, or as no argument helps.
+        """
+        if self.wanting >= _MOST_WANTING:
+            self.wanting = 0
+            return True
         now = time.process_time() > until
         self.time_is_up |= now
         return now or self.expired >= MOST_EXPIRED

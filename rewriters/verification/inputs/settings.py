@@ -1,25 +1,34 @@
-"""Configurations for arguments: of the file's classes, or made by what is read."""
+"""What objects are made with: configurations, of the file or made by what is read; tensors."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value, replace_tensors
+from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors
 from npufix.rewriters.verification.inputs.objects.configurations import (
     CONFIG_CLASS,
     StandInConfig,
     WideConfig,
     invent,
+    list_answers,
     list_defaults,
     list_settings,
     offer_configurations,
 )
-from npufix.rewriters.verification.inputs.objects.kept import is_layer, read_methods
+from npufix.rewriters.verification.inputs.objects.kept import (
+    find_tensor_use,
+    is_layer,
+    is_plain,
+    read_init,
+    read_methods,
+)
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -38,9 +47,16 @@ if TYPE_CHECKING:
 
 CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
 WIDE = "a wide stand-in configuration"
+_KINDS = (StandInConfig, WideConfig)
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
+_CUTS = frozenset({"chunk", "tensor_split"})
+_OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
 _BUILD_S = 5.0
+_COMMON = tuple(
+    frozenset(dir(kind))
+    for kind in (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, list, dict, str)
+)
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
@@ -61,11 +77,12 @@ def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
 
 def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
     """Return configurations, for a parameter of a function that is one."""
-    if not re.search(CONFIG, parameter.name) or parameter.has_default:
+    said = parameter.has_default or "Tensor" in parameter.annotation
+    if said or not re.search(CONFIG, parameter.name):
         return []
     function = find_function(tree, target.qualname)
     asked = list_settings(function, parameter.name) if function is not None else {}
-    if not asked:
+    if asked.keys() <= _COMMON[0]:  # ``params.device``, of a tensor
         return []
     inner = [name for name, held in asked.items() if held]
     unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), _BUILD_S).error}  # type: ignore[misc] # a default binds it
@@ -73,16 +90,33 @@ def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module)
     return [*offer_file_configurations(target.qualname, target.loaded), made]
 
 
-def find_settings(
+def offer_settings(
+    owner: type, parameter: Parameter, loaded: Loaded, annotated: object, *, alone: bool
+) -> list[Spec]:
+    """Return configurations for an argument of ``__init__``, and for any object that is asked.
+
+    ``alone``: nothing else is known that may be passed.
+    """
+    name = parameter.name
+    if re.search(CONFIG, name):
+        made = offer_file_configurations(owner.__name__, loaded) if alone else []
+        return made + [_find_settings(owner, name, k, annotated) for k in _KINDS]
+    if parameter.has_default or not _is_asked(owner, parameter):
+        return []
+    return [_find_settings(owner, name, StandInConfig, annotated)]
+
+
+def _find_settings(
     owner: type, name: str, kind: type[StandInConfig], annotated: object = None
 ) -> MadeArgument:
     """Find out by trying which attributes ``__init__`` reads that no name tells.
 
     ``annotated`` is the class of the configuration, if that is known: its flags and texts hold.
     """
-    inner = [n for n, held in list_settings(read_methods(owner)[1], name).items() if held]
+    answers, inner = _list_parts(owner, name)
     told = list_defaults(annotated) if isinstance(annotated, type) else {}
     known = {n: v for n, v in told.items() if type(v) in {bool, str}}  # no members of the user's
+    known = {**answers, **known}
     beside = _guess_required(owner, name)
     for _ in range(_REPAIRS):
         config = invent(kind, known, inner)
@@ -95,6 +129,25 @@ def find_settings(
     return MadeArgument(lambda: invent(kind, known, inner), label)
 
 
+def _list_parts(owner: type, name: str) -> tuple[dict[str, object], list[str]]:
+    """Return what methods ask an argument of ``__init__`` for, and what has parts of its own."""
+    tree = read_methods(owner)[1]
+    inner = [n for n, held in list_settings(tree, name).items() if held]
+    return {n: v for n, v in list_answers(tree, name).items() if n not in inner}, inner
+
+
+def _is_asked(owner: type, parameter: Parameter) -> bool:
+    """Say whether methods ask an argument of ``__init__`` for parts that no common object has.
+
+    ``args.width``, ``graph.num_nodes()``: it is none of torch, and no plain value.
+    """
+    if is_plain(parameter.annotation) or "Tensor" in parameter.annotation:
+        return False
+    tree = read_methods(owner)[1]
+    asked = {*list_settings(tree, parameter.name), *list_answers(tree, parameter.name)}
+    return bool(asked) and not any(asked <= known for known in _COMMON)
+
+
 def _guess_required(owner: type, name: str) -> dict[str, object]:
     """Return what else ``__init__`` needs: ``layer_idx`` of ``(config, layer_idx)``."""
     signature = try_call(lambda: inspect.signature(owner), _BUILD_S).value
@@ -104,6 +157,22 @@ def _guess_required(owner: type, name: str) -> dict[str, object]:
             continue
         plain = [s.value for s in guess_scalars(p) if isinstance(s, Value)]
         layer = "Module" in p.annotation or is_layer(owner, p.name)
-        other = torch.nn.Linear(WIDTH, WIDTH) if layer else WIDTH
+        other: object = torch.nn.Linear(WIDTH, WIDTH) if layer else WIDTH
+        if not layer and (re.search(CONFIG, p.name) or _is_asked(owner, p)):
+            other = invent(StandInConfig, *_list_parts(owner, p.name))
         found[p.name] = plain[0] if plain else other
     return found
+
+
+def offer_tensors(owner: type, parameter: Parameter) -> list[Spec]:
+    """Return tensors for an argument of ``__init__`` that is one; empty if nothing says so."""
+    use, declared = find_tensor_use(owner, parameter.name), read_init(owner)
+    shapes = declared.list_shapes(parameter.name, WIDTH)
+    if not use and not shapes and "Tensor" not in parameter.annotation:
+        return []
+    bases = (BASES[6], *BASES[:4]) if use & _CUTS else (BASES[3], *BASES[:3]) if use else BASES[:4]
+    own = declared.of(parameter.name)
+    made = [s for base in bases for s in guess_tensors(parameter, base, (), own, shapes)[:1]]
+    if use & _OF_POSITIVE:
+        made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
+    return list(dict.fromkeys(made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,7 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.observe import CALL_S, observe
 from npufix.rewriters.verification.calls.surroundings import seed_everything
+from npufix.rewriters.verification.inputs.objects.incomplete.late import find_late
 from npufix.rewriters.verification.inputs.objects.state import read_state
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -63,7 +65,7 @@ def trace_call(
         raise BackendLimitError(failed)
     if found is not None:
         if outcome.error:
-            found.errors[outcome.error] += 1
+            found.note(outcome.error, "" if target.owner is None else target.owner.__name__)
             found.expired += outcome.expired
         else:
             found.ran = True
@@ -80,6 +82,17 @@ def trace_making(target: Target, recipe: Recipe | None) -> set[Place]:
     with trace_lines(target.loaded.filename) as lines, target.world():
         made = try_call(lambda: recipe.build(owner, target.loaded.find), scale_timeout(CALL_S))
     return set() if made.error else lines
+
+
+def list_late(target: Target, recipe: Recipe | None) -> Iterator[Recipe]:
+    """Yield how to make an object with what others set after ``__init__``."""
+    owner, find = target.owner, target.loaded.find
+    if recipe is None or owner is None or issubclass(owner, torch.optim.Optimizer):
+        return
+    bare = recipe if recipe.attributes is None else replace(recipe, attributes=())
+    made = try_call(lambda: bare.build(owner, find), scale_timeout(CALL_S)).value
+    for late in find_late(owner, target.name, made):
+        yield replace(bare, late=late)
 
 
 def reach_making(

@@ -212,6 +212,9 @@ def _find_assignments(
         run.notes.append(f"no call of {name} was found, which writes what this reads")
     recipes = [a.recipe for a in found.assignments]
     run.without_init = any(r is not None and r.attributes is not None for r in recipes)
+    late = dict.fromkeys(f"self.{n}" for r in recipes if r is not None for n, _ in r.late)
+    if late:
+        run.notes.append(f"__init__ does not set {', '.join(late)}: stand-ins do")
     if wanted.unreached(found.reached):
         # ``if not rows:`` -- only what is compared counts in the end, and that may reach them too.
         run.at_edges = wanted, found.reached

@@ -8,11 +8,13 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
 from npufix.rewriters.verification.inputs.source.parameters import (
+    SIZES,
     WIDTH,
     Parameter,
+    find_named,
     guess_attribute,
     guess_scalars,
 )
@@ -136,6 +138,77 @@ def list_settings(tree: ast.AST, root: str) -> dict[str, bool]:
     return found
 
 
+class Answer:
+    """A method of a stand-in, which always returns the same."""
+
+    def __init__(self, value: object) -> None:
+        """Remember what it returns."""
+        self.value = value
+
+    def __call__(self, *_given: object, **_named: object) -> object:
+        """Return it, whatever is asked."""
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment] # as of what it returns
+
+    def __repr__(self) -> str:
+        return f"(lambda *_given, **_named: {self.value!r})"
+
+
+def list_answers(tree: ast.AST, root: str) -> dict[str, object]:
+    """Return what parts of ``root`` are whose use says more than their name.
+
+    Methods for ``graph.num_nodes()``, and what has several items for ``len(graph.etypes)``, ``for
+    n in data.names`` and ``env.shape[0]``.
+    """
+    names = {root}
+    for _ in range(2):
+        for node in walk(tree):
+            if isinstance(node, ast.Assign) and ast.unparse(node.value) in names:
+                names |= set(map(ast.unparse, node.targets))
+    found: dict[str, object] = {}
+    for node in walk(tree):
+        if isinstance(node, ast.Call) and _is_of(node.func, names):
+            found[last_name(node.func)] = Answer(_guess(last_name(node.func)))
+        for one in filter(lambda n: _is_of(n, names), _list_gone_through(node)):
+            sized = find_named(SIZES, last_name(one).lower())
+            found[last_name(one)] = [WIDTH] * 3 if sized else ["first", "second", "third"]
+    return found
+
+
+def _list_gone_through(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Call(ast.Name("len" | "list" | "tuple" | "enumerate" | "sorted"), [over, *_]):
+            return [over]
+        case ast.For(iter=over) | ast.comprehension(iter=over):
+            return [over]
+        case ast.Subscript(over, ast.Constant(int()) | ast.UnaryOp()):
+            return [over]
+    return []
+
+
+def _is_of(node: ast.expr, names: Collection[str]) -> bool:
+    return isinstance(node, ast.Attribute) and _first(node) in names
+
+
+def _guess(name: str) -> object:
+    bare = re.sub(r"^get_", "", name)
+    return try_call(lambda: guess_attribute(bare), _BUILD_S).value or WIDTH
+
+
+def _first(node: ast.expr) -> str:
+    """Return what ``a`` or ``self.a`` a chain like ``self.a.b[0].c`` begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node.value, ast.Name):
+            own = node.value.id == "self" and isinstance(node, ast.Attribute)
+            return ast.unparse(node) if own else node.value.id
+        node = node.value
+    return ""
+
+
 def _read(node: ast.AST) -> tuple[ast.expr, str] | None:
     """Return what a node reads a setting from, and which."""
     if isinstance(node, ast.Attribute):
@@ -234,6 +307,8 @@ def choose_small_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
         elif value > 2 * WIDTH:
             guessed = guess_scalars(Parameter(name, "int", inspect.Parameter.empty))
             likely = guessed[0].value if guessed and isinstance(guessed[0], Value) else None
+            # ``decoder_embedding``, which is called like a tensor
+            likely = likely if find_named(SIZES, name.lower()) else WIDTH
             if isinstance(likely, int):
                 # The width of all heads.
                 found[name] = 2 * WIDTH if heads and likely == WIDTH else likely

@@ -269,6 +269,6 @@ def read_methods(owner: type) -> tuple[str, ast.AST]:
     held = [m for kind in own or [owner] for m in vars(kind).values() if inspect.isfunction(m)]
     methods = map(see_through, held)
     texts = (try_call(lambda m=m: inspect.getsource(m), _READ_S).value for m in methods)  # type: ignore[misc] # a default binds it
-    source = "".join(map(str, texts))
+    source = "".join(f"{text}\n" for text in texts)  # the last of a file may end without one
     tree = try_call(lambda: ast.parse(f"class _:\n{source}"), _READ_S).value
     return source, tree if isinstance(tree, ast.AST) else ast.Module([], [])

@@ -242,7 +242,8 @@ def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     return _make(StandInLayer, label, name, *[count] * (count > 0))
 
 
-def _make_layer(kind: str, seed: int) -> MadeArgument:
+def make_layer(kind: str, seed: int) -> MadeArgument:
+    """Return a layer of a class of ``torch.nn``, with small sizes."""
     return _make(layer, f"an nn.{kind}", kind, seed)
 
 
@@ -253,12 +254,12 @@ def offer_chain(kind: str) -> MadeArgument:
 
 def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     """Return layers that have no weights, in place of those that may be any."""
-    return {n: _make_layer(_BARE, 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
+    return {n: make_layer(_BARE, 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
 
 
 def has_no_weights(specs: Mapping[str, Spec]) -> bool:
     """Say whether layers that have no weights are passed, in place of any."""
-    bare = str(_make_layer(_BARE, 0))
+    bare = str(make_layer(_BARE, 0))
     return any(str(spec) == bare for spec in specs.values())
 
 
@@ -321,14 +322,14 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     seed, annotation = sum(map(ord, parameter.name)), parameter.annotation
     name = parameter.name.removeprefix(OWN)
     some_layer = _make(linear, _SOME_LAYER, seed)
-    with_buffers = _make_layer("BatchNorm1d", seed)
+    with_buffers = make_layer("BatchNorm1d", seed)
     whole = _make(model, "a layer with buffers and a frozen weight", seed)
     kinds = list_layers(annotation)
     optimizer = find_class_of(annotation, torch.optim, torch.optim.Optimizer)
     plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
     made: list[Spec] = []
     if kinds and kinds != ["Module"]:
-        made = [_make_layer(kind, seed) for kind in kinds]
+        made = [make_layer(kind, seed) for kind in kinds]
     elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = _make(StandInModule, "a stand-in module")
         called = re.search(MODEL, name) or use.called

@@ -48,7 +48,7 @@ _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 def list_attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
     """Yield the attributes that a method and what it calls of the class read, and what each is."""
-    for tree in _trees(owner, method):
+    for tree in trees(owner, method):
         yield from classify_attributes(tree)
 
 
@@ -59,7 +59,7 @@ def list_attributes_written(owner: type, method: str) -> set[str]:
     also by another name: ``for p in self.slow.parameters(): p.mul_(0.9)``.
     """
     found: set[str] = set()
-    for tree in _trees(owner, method):
+    for tree in trees(owner, method):
         parts_of = _name_parts(tree)
         for node in walk(tree):
             found |= {name for part in _list_changed(node) for name in _of_self(part, parts_of)}
@@ -68,7 +68,7 @@ def list_attributes_written(owner: type, method: str) -> set[str]:
 
 def list_keys(owner: type, method: str) -> frozenset[str]:
     """Return the arguments of a method by which it looks up what its object holds."""
-    tree = next(_trees(owner, method), None)
+    tree = next(trees(owner, method), None)
     return frozenset() if tree is None else find_keys(tree)
 
 
@@ -99,7 +99,7 @@ def list_counter_limits(owner: type, method: str, made: object = None) -> list[i
     class, which knows what ``self.every`` is where no caller says it, and ``EVERY`` of the module.
     """
     found = set[int]()
-    kept = {n for tree in _trees(owner, "__init__") for n, _ in list_kept(tree)}
+    kept = {n for tree in trees(owner, "__init__") for n, _ in list_kept(tree)}
     around = getattr(inspect.unwrap(getattr(owner, method)), "__globals__", {})
     for tree, counted in _list_counters(owner, method):
         for node in walk(tree):
@@ -120,7 +120,7 @@ def list_counter_limits(owner: type, method: str, made: object = None) -> list[i
 
 def _list_counters(owner: type, method: str) -> Iterator[tuple[ast.AST, set[str]]]:
     """Yield what a method calls of the class, with what that counts up, if it does."""
-    for tree in _trees(owner, method):
+    for tree in trees(owner, method):
         counted = {name for node in walk(tree) if (name := _find_counted(node))}
         for node in walk(tree):
             if isinstance(node, ast.Assign) and _mentions(node.value, counted):
@@ -135,9 +135,9 @@ def list_bounding(owner: type, method: str) -> dict[str, str]:
     ``max_length`` for ``width = min(width, self.max_length)``, ``x[: self.max_length]`` and ``if
     len(x) > self.max_length``, where ``__init__`` keeps an argument as it is.
     """
-    kept = dict(pair for tree in _trees(owner, "__init__") for pair in list_kept(tree))
+    kept = dict(pair for tree in trees(owner, "__init__") for pair in list_kept(tree))
     bounds: list[ast.AST] = []
-    for node in (n for tree in _trees(owner, method) for n in walk(tree)):
+    for node in (n for tree in trees(owner, method) for n in walk(tree)):
         if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
             bounds += [node.left, *node.comparators]
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "min":
@@ -262,7 +262,7 @@ def _of_self(node: ast.expr, parts_of: Mapping[str, set[str]]) -> set[str]:
             return parts_of.get(node.id, set()) if isinstance(node, ast.Name) else set()
 
 
-def _trees(owner: type, method: str) -> Iterator[ast.AST]:
+def trees(owner: type, method: str) -> Iterator[ast.AST]:
     """Yield the syntax of a method or property, and of those that it reads of the class."""
     queue, seen = [method], set[str]()
     while queue:

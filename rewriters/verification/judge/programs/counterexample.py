@@ -113,7 +113,8 @@ def load(text, name):
 _PREPARED = '''
 
 def having(made, **attributes):
-    vars(made).update(attributes)
+    for name, value in attributes.items():
+        setattr(made, name, value)
     return made
 
 
@@ -438,15 +439,20 @@ def _list_before(target: Target, one: CaseRun) -> str:
 
 def _make(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     owner = f"module.{recipe.kind or target.qualname.rpartition('.')[0]}"
+    late = materialise(dict(recipe.late), "ordinary", 0, torch.float32)
+    held = (f"{n}={_argument(dict(recipe.late)[n], v, {})}" for n, v in late.items())
+    after = ", ".join(held)
     if recipe.attributes is not None:
         way = f"__import__({recipe.__module__!r}, fromlist=['']).Recipe"
-        return f"{way}(attributes={recipe.attributes!r}).build({owner})"
+        made = f"{way}(attributes={recipe.attributes!r}).build({owner})"
+        return f"having({made}, {after})" if after else made
     specs = dict(recipe.arguments)
     namespace = target.loaded.namespace
     texts = (f"{n}={_argument(specs[n], value, namespace)}" for n, value in given.items())
     made = f"{owner}({', '.join(texts)})"
     chosen = [(p.split("."), v) for p, v in recipe.chosen if p.startswith("self.")]
     direct = ", ".join(f"{p[1]}={v!r}" for p, v in chosen if len(p) == 2)  # noqa: PLR2004
+    direct = ", ".join(filter(None, (after, direct)))
     return f"having({made}, {direct})" if direct else made
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.inputs.objects.configurations import StandInConfig
+from npufix.rewriters.verification.inputs.objects.configurations import Answer, StandInConfig
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def _is_literal(value: object) -> bool:
 
 def _object(value: object, namespace: Mapping[str, object]) -> str:
     """Spell a configuration: its class with what is not as by default, or its attributes alone."""
+    if isinstance(value, Answer):
+        return repr(value)
     known = getattr(value, "__dict__", None)
     if known is None or isinstance(value, torch.nn.Module) or callable(value):
         raise CannotSpellError(f"a {type(value).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import ast
 import inspect
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,21 +15,28 @@ pytest.importorskip("torch")
 import torch
 from tests.rewriters.verification.changed_programs import verdict
 
+from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.values import Tensor, Value
-from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes
-from npufix.rewriters.verification.inputs.load import Loaded
+from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, with_rows
+from npufix.rewriters.verification.inputs.load import Loaded, load
+from npufix.rewriters.verification.inputs.objects.incomplete.unmade import make_concrete
 from npufix.rewriters.verification.inputs.objects.layer_classes import list_sought
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
 from npufix.rewriters.verification.inputs.objects.training_loops import Closure
-from npufix.rewriters.verification.inputs.objects.unmade import make_concrete
 from npufix.rewriters.verification.inputs.objects.weights import take_steps
-from npufix.rewriters.verification.inputs.recipes import generate_recipes
+from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
+from npufix.rewriters.verification.inputs.search_result import SearchResult
+from npufix.rewriters.verification.inputs.settings import offer_settings
+from npufix.rewriters.verification.inputs.source.declarations import Declarations
 from npufix.rewriters.verification.inputs.source.parameters import list_parameters
 from npufix.rewriters.verification.inputs.source.several import guess_several
-from npufix.rewriters.verification.inputs.source.usage import Use
+from npufix.rewriters.verification.inputs.source.usage import Use, find_function
+from npufix.rewriters.verification.inputs.target import Target
+from npufix.rewriters.verification.inputs.tracing import list_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 MODES = """
 BINARY = "binary"
@@ -319,3 +327,110 @@ def test_models_have_the_layers_that_code_looks_for() -> None:
     assert list_sought(function, "model") == ["Bayes", "nn.LayerNorm", "str"]
     assert list_sought(function, "other") == ["nn.Conv2d"]
     assert list_sought(function, "kinds") == []
+
+
+ASKED = """
+import torch
+
+
+class Graph(torch.nn.Module):
+    def __init__(self, args, graph):
+        super().__init__()
+        self.nodes = torch.nn.Embedding(graph.num_nodes(), args.hidden_dim)
+        self.kinds = torch.nn.Embedding(len(graph.etypes), args.hidden_dim)
+        self.margin = args.margin
+
+    def forward(self, h, r):
+        return self.nodes(h.long()) - self.kinds(r)"""
+"""Whose file ends without a line end, before the methods of a base are read."""
+
+
+def _load(text: str, path: Path) -> tuple[Loaded, type]:
+    name = text.partition("class ")[2].partition("(")[0].partition(":")[0]
+    loaded = load(text, str(path / "m.py"), str(path), name, "original")
+    owner = loaded.find(name)
+    assert isinstance(owner, type)
+    return loaded, owner
+
+
+def test_an_object_is_asked_by_methods_and_lengths(tmp_path: Path) -> None:
+    loaded, owner = _load(ASKED, tmp_path)
+    made = next(generate_recipes(owner, "forward", loaded)).build(owner, loaded.find)
+    assert isinstance(made, owner)
+    rows = [e.num_embeddings for e in made.modules() if isinstance(e, torch.nn.Embedding)]  # type: ignore[attr-defined]
+    assert rows == [2, 3]
+    function = find_function(parse_once(ASKED), "Graph.forward")
+    known = with_rows(Declarations(), function, made)
+    assert [(known.of(n).kinds, known.of(n).below) for n in "hr"] == [
+        (frozenset({"int"}), "2"),
+        (frozenset({"int"}), "3"),
+    ]
+
+
+def test_what_is_asked_for_parts_that_every_tensor_has_is_no_configuration(tmp_path: Path) -> None:
+    text = "class A:\n    def __init__(self, x):\n        self.x = x.view(x.shape[0], -1)\n"
+    _, owner = _load(text, tmp_path)
+    (parameter,) = list_parameters(inspect.signature(owner))
+    assert offer_settings(owner, parameter, Loaded({}, ""), None, alone=True) == []
+
+
+def test_a_module_that_is_too_large_is_made_smaller(tmp_path: Path) -> None:
+    text = """
+import torch
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self, decoder_embedding=4096, initial_features=4096):
+        super().__init__()
+        self.embed = torch.nn.Linear(initial_features, decoder_embedding)
+"""
+    loaded, owner = _load(text, tmp_path)
+    recipe = next(generate_recipes(owner, "forward", loaded))
+    assert str(recipe) == "decoder_embedding=8, initial_features=8"
+
+
+LATE = """
+import torch
+
+
+class Score:
+    def __init__(self, rate=2.0):
+        self.rate, self.mask = rate, None
+        self.score: torch.Tensor | None = None
+
+    def fit(self, data):
+        self.layer = torch.nn.Linear(data.width, data.width)
+        self.count = len(data)
+
+    def predict(self, x):
+        if self.mask is not None:
+            x = x * self.mask
+        self.seen = x.shape
+        return self.layer(x) * self.score / self.count + self.gain * self.rate + self.seen[0]
+"""
+
+
+def test_what_comes_after_init_is_what_the_class_says(tmp_path: Path) -> None:
+    loaded, owner = _load(LATE, tmp_path)
+    target = Target(loaded, "Score.predict")
+    first, second, *_ = list_late(target, Recipe())
+    assert sorted(str(first).split(" and ")) == [
+        "self.count = 4",
+        "self.gain = 0.40625",
+        "self.layer = an nn.Linear",
+        "self.score = float[8]",
+    ]
+    assert "self.score = float[4, 8]" in str(second)
+    made = first.build(owner, loaded.find)
+    assert made.predict(torch.ones(3, 8)).shape == (3, 8)  # type: ignore[attr-defined]
+
+
+def test_a_search_ends_where_no_argument_helps() -> None:
+    found = SearchResult()
+    for _ in range(200):
+        found.note("AttributeError: 'Score' object has no attribute 'gain'", "Score")
+    assert found.ends(math.inf)
+    assert not found.ends(math.inf)
+    for _ in range(200):
+        found.note("AttributeError: 'Tensor' object has no attribute 'gain'", "Score")
+    assert not found.ends(math.inf)
