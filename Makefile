@@ -99,15 +99,15 @@ locked:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[verify]'
 	@touch $@
 
-# transformers is read as source code only, so its dependencies are not needed.
+# transformers is read as source code only: it needs no dependencies, and no bytecode.
 .venv/test-ready: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps transformers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-compile transformers
 	@touch $@
 
 .venv-oldest/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . \
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e . \
 	  $$($(PYTHON) .ci/oldest.py) hypothesis pytest pytest-xdist
 	@touch $@
 

@@ -109,6 +109,7 @@ def test_write_changes_the_files_that_the_diff_names(
     assert "Changed bert_like/focal_loss.py" in done.stdout
 
 
+@pytest.mark.usefixtures("proven")
 def test_npu_only_removes_the_old_code(inside: Npufix, example: Path) -> None:
     done = inside("patch", DUMP, "--source", example, "--npu-only", "--rule", "NPU101")
     assert "-        variance = hidden_states.pow(2).mean(-1, keepdim=True)" in done.stdout
@@ -116,6 +117,7 @@ def test_npu_only_removes_the_old_code(inside: Npufix, example: Path) -> None:
     assert "device.type" not in done.stdout
 
 
+@pytest.mark.usefixtures("proven")
 @pytest.mark.parametrize(
     ("file", "old", "new", "forbidden"),
     [
@@ -197,6 +199,7 @@ def test_a_changed_source_is_not_proven_by_the_dump(inside: Npufix, example: Pat
     assert any("differs from the profiled one" in p["what"] for p in report["problems"])
 
 
+@pytest.mark.usefixtures("proven")
 def test_conditions_are_written_only_by_name(inside: Npufix, example: Path) -> None:
     only = ("patch", "--source", example, "--rule", "NPU101")
     assert "npu_rms_norm" not in inside(*only).stdout
@@ -228,6 +231,7 @@ def test_a_file_with_windows_line_ends_keeps_them(inside: Npufix, tmp_path: Path
     assert data.count(b"\n") == data.count(b"\r\n")
 
 
+@pytest.mark.usefixtures("proven")
 def test_every_site_of_a_file_keeps_its_fallback(inside: Npufix, tmp_path: Path) -> None:
     norm = (
         "\n\nclass {name}(nn.Module):\n"
@@ -247,6 +251,7 @@ def test_every_site_of_a_file_keeps_its_fallback(inside: Npufix, tmp_path: Path)
     assert not [s for s in done.stdout.splitlines() if s.startswith("-") and s[1:2] != "-"]
 
 
+@pytest.mark.usefixtures("proven")
 def test_two_sites_of_one_function_are_written_in_one_patch(inside: Npufix, tmp_path: Path) -> None:
     norm = (
         "        v_{x} = {x}.float().pow(2).mean(-1, keepdim=True)\n"
@@ -268,6 +273,14 @@ def test_two_sites_of_one_function_are_written_in_one_patch(inside: Npufix, tmp_
         for name in "qk":
             assert f"npu_rms_norm({name}, self.weight" in added(done), done.stderr
         assert added(done).count("import torch_npu") == 1
+
+
+def test_of_two_sites_of_one_function_each_is_proven(inside: Npufix, tmp_path: Path) -> None:
+    lines = "    x[x < 0] = 0\n    x[x > 1] = 1\n    return x\n"
+    text = f"import torch\n\n\ndef f(x: torch.Tensor):\n{lines}"
+    (tmp_path / "model.py").write_text(text, encoding="utf-8")
+    done = inside("patch", "--source", tmp_path, "--rule", "NPU201")
+    assert added(done).count("masked_fill_(") == 2, done.stderr
 
 
 def test_a_refuted_change_comes_as_a_program(

@@ -91,6 +91,7 @@ def write(folder: Path, comment: str = "", name: str = "model.py") -> Path:
     return path
 
 
+@pytest.mark.usefixtures("proven")
 def test_ignored_sites_are_neither_reported_nor_written(inside: Npufix, tmp_path: Path) -> None:
     write(tmp_path, "  # npufix: ignore[NPU203]")
     assert found(inside, tmp_path) == []
@@ -129,6 +130,7 @@ def test_the_configuration_selects_rules_and_files(inside: Npufix, tmp_path: Pat
     assert len(found(inside, tmp_path, "--rule", "NPU203")) == 3  # the command line wins
 
 
+@pytest.mark.usefixtures("proven")
 def test_conditions_that_the_project_vouches_for(inside: Npufix, tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(
@@ -191,6 +193,7 @@ def test_headers_of_generated_files(header: str, source: str | None) -> None:
     assert find_origin(f"{header}\nimport torch\n") == source
 
 
+@pytest.mark.usefixtures("proven")
 def test_a_generated_file_is_written_only_on_request(inside: Npufix, tmp_path: Path) -> None:
     path = write(tmp_path)
     header = "# This file was automatically generated from models/modular_model.py.\n"
