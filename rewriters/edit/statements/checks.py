@@ -53,7 +53,6 @@ _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
-_ENDS = (ast.Break, ast.Return)
 
 
 def find_checks(here: Surroundings) -> Iterator[Proposal]:
@@ -185,7 +184,7 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
     """Tell whether the loop around waits as well, or ends with what it has found, as a search."""
     loop = here.loop_of(code)
-    if isinstance(loop, LOOPS) and isinstance(code, ast.If) and isinstance(code.body[-1], _ENDS):
+    if loop and isinstance(code, ast.If) and isinstance(code.body[-1], ast.Break | ast.Return):
         return True
     test = loop.test if isinstance(loop, ast.While) else None
     return test is not None and (_is_answer(here, test) or _is_compared(here, test))
@@ -349,9 +348,8 @@ def _is_held(here: Surroundings, code: ast.expr) -> bool:
         of_it = getattr(here.parents.get(id(outer)), "func", None) is outer
     index = outer.slice if isinstance(outer, ast.Subscript) else None
     if isinstance(index, ast.Name) or isinstance(getattr(index, "value", 0), str):
-        of_it = (
-            isinstance(index, ast.Name) and here.is_tensor(index) is True
-        )  # else it may be a table: ``losses[name]``
+        # Else it may be a table: ``losses[name]``.
+        of_it = isinstance(index, ast.Name) and here.is_tensor(index) is True
     of_it = of_it or (isinstance(outer, ast.Compare) and _is_reduced(here, outer))
     return isinstance(code, ast.Name) and code.id != "self" and known and of_it
 
