@@ -58,10 +58,12 @@ def meet_thresholds(
     """
     until = time.process_time() + seconds
     floats = {n: s for n, s in assignment.specs.items() if isinstance(s, Tensor)}
-    floats = {n: s for n, s in floats.items() if s.kind in _FRACTIONS and math.prod(s.shape)}
+    floats = {
+        n: s for n, s in floats.items() if s.kind in _FRACTIONS and torch.Size(s.shape).numel()
+    }
     for one in find_compared(job.original, job.patched, job.qualname, *changed_lines(job)):
         for name, spec in [*floats.items()][:_MOST_ARGUMENTS]:
-            for at in dict.fromkeys((0, math.prod(spec.shape) - 1)):
+            for at in dict.fromkeys((0, torch.Size(spec.shape).numel() - 1)):
 
                 def pin(number: float, name: str = name, at: int = at) -> CallCase:
                     pinned = replace(floats[name], pinned=(at, number))
@@ -118,12 +120,13 @@ def _solve(gaps: Gaps, spec: Tensor) -> float | None:
             continue
         for at, (left, right) in enumerate(zip(before, after, strict=True)):
             if left * right <= 0 and left != right:
-                return _close_in(lambda n, at=at: _item(gaps(n), at), low, high)
+                return _close_in(partial(_item, gaps, at), low, high)
     return None
 
 
-def _item(gaps: Sequence[float], at: int) -> float:
-    return gaps[at] if at < len(gaps) else math.nan
+def _item(gaps: Gaps, at: int, number: float) -> float:
+    found = gaps(number)
+    return found[at] if at < len(found) else math.nan
 
 
 def _close_in(gap: Callable[[float], float], low: float, high: float) -> float | None:
