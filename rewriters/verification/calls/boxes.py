@@ -1,4 +1,4 @@
-"""Boxes that overlap as those of detectors do, and the scores beside them.
+"""Floats as they are drawn, boxes that overlap as those of detectors do, and scores beside them.
 
 Of boxes drawn anywhere few overlap by half, and none is suppressed by one that is suppressed
 itself. These lie around few places, which are the same for every argument and next to each other:
@@ -11,6 +11,11 @@ import math
 
 import torch
 
+_LARGE = 300.0
+"""Its exponential is still a number in float64, and the square of that."""
+_TINY = 1e-4
+_FAR = 64.0
+"""Its exponential is still a number in float32, and that of twice as much is none."""
 _CORNERS = 4
 _IN_SPACE = 6
 """Numbers of a box with a depth."""
@@ -66,3 +71,28 @@ def _draw_near(drawn: torch.Tensor) -> torch.Tensor:
     """Return shares of which no two are equal, and every other one is near all such."""
     near = torch.arange(drawn.shape[-1] if drawn.dim() else 1) % 2 == 1
     return torch.where(near.view(drawn.shape[-1:]), 0.75 + drawn * _NEAR, drawn * 0.9 + 0.05)
+
+
+def draw_floats(shape: tuple[int, ...], flavour: str, source: torch.Generator) -> torch.Tensor:
+    """Return numbers in one of the ways that tell: large ones, few values."""
+    drawn = torch.randn(shape, generator=source, dtype=torch.float64)
+    if flavour == "tiny rows":
+        return drawn * _TINY
+    if flavour == "large":
+        return drawn * _FAR  # exponentials overflow
+    if flavour == "far below":  # each row at once: exponentials of the others leave nothing of it
+        rows = (*shape[:-1], 1) if len(shape) > 1 else shape
+        return drawn - 4 * _FAR * (torch.rand(rows, generator=source) < 0.5)  # noqa: PLR2004 - a coin
+    if flavour == "far from zero":
+        return drawn + _FAR  # differences of squares cancel
+    if flavour == "few values":
+        return (drawn * 2).round() / 2  # many are equal, and half of a whole number
+    if flavour == "zeros":
+        flat = drawn.reshape(-1)
+        flat[: math.ceil(flat.numel() / 2)] = 0.0
+    if flavour in {"NaN and Inf", "NaN and large"} and drawn.numel():
+        at = torch.rand(shape, generator=source)
+        most = _LARGE if flavour == "NaN and large" else math.inf
+        for low, special in ((0.0, math.nan), (0.1, most), (0.2, -most), (0.3, -0.0)):
+            drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
+    return drawn

@@ -211,3 +211,22 @@ def tells_apart(name: str, before: object, after: object) -> bool:
         return True
     sides = (sorted(map(repr, s if isinstance(s, tuple) else ())) for s in (before, after))
     return len({tuple(side) for side in sides}) == 1
+
+
+def tell_apart(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
+    """Say what keeps two tensors from being compared; empty if nothing."""
+    if left is None and right is None:
+        return ""
+    if left is None or right is None:
+        absent, present = ("original", "patched code")[:: 1 if left is None else -1]
+        return f"{name} is None in the {absent} and a tensor in the {present}"
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return (
+            f"{name} is {name_kind(left)} in the original, {name_kind(right)} in the patched code"
+        )
+    return ""
+
+
+def name_kind(value: torch.Tensor) -> str:
+    """Return ``float32[2, 3]``."""
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

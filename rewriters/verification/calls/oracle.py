@@ -2,7 +2,8 @@
 
 ``x.float()``, ``.to(torch.float32)``, ``dtype=torch.bfloat16`` and the like stay in float64.
 Random numbers are drawn in the original's own precision, because a float64 draw takes another
-number of bits from the generator and would be another experiment.
+number of bits from the generator and would be another experiment. A number that float32 is held
+against is rounded as it is there: what is equal to 0.6 in float32 is nowhere else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _LOW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _CASTS = frozenset({"float", "half", "bfloat16"})
 _FLOAT_TYPES = ("FloatTensor", "HalfTensor", "BFloat16Tensor")
 _RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal"})
+_ORDERS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 _DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d"})
 
 
@@ -51,6 +53,8 @@ class _Float64(TorchFunctionMode):
             return self._draw(func, args, keywords)
         if name in _DROPOUTS:
             return self._drop(func, args, keywords)
+        if name.strip("_") in _ORDERS and self._low == torch.float32:
+            args = tuple(torch.tensor(a).float().item() if type(a) is float else a for a in args)
         return func(*(_widen(a) for a in args), **{key: _widen(v) for key, v in keywords.items()})
 
     def _narrow(self, value: object) -> object:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
-from npufix.rewriters.verification.calls.boxes import cluster, draw_shares, stretch
+from npufix.rewriters.verification.calls.boxes import cluster, draw_floats, draw_shares, stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,11 +49,6 @@ LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
 FAR: frozenset[Flavour] = frozenset({"large", "far from zero", "far below"})
 """What results can be compared for, and gradients cannot: they are made of rounding there."""
-_LARGE = 300.0
-"""Its exponential is still a number in float64, and the square of that."""
-_TINY = 1e-4
-_FAR = 64.0
-"""Its exponential is still a number in float32, and that of twice as much is none."""
 _MATRIX = 2
 _FLAGS = 2
 """What whole numbers are below that say yes or no."""
@@ -105,6 +100,8 @@ class Tensor:
     rises: bool = False
     """Whether its whole numbers rise from 0: the ends of sequences that are packed; or its floats
     in each row: edges in which others are searched for."""
+    pinned: tuple[int, float] | None = None
+    """What all of its floats are from one place on."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
@@ -113,6 +110,8 @@ class Tensor:
         some += "" if self.void is None else f" and {self.void}"
         ends = "" if self.void is None else f", the last {self.void}"
         ends += " rising" if self.rises else ""
+        if self.pinned is not None:
+            ends += " of {1:.6g}".format(*self.pinned) + ", the last" * (self.pinned[0] > 0)
         return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ends}{own}"
 
     @property
@@ -321,6 +320,8 @@ def _draw_tensor(
     seed, digits = drawn
     flavour = "ordinary" if spec.sound and flavour == "NaN and Inf" else flavour
     made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
+    if spec.pinned is not None:
+        made.view(-1)[spec.pinned[0] :] = spec.pinned[1]
     if flavour == "strided" and made.dim() >= _MATRIX:
         made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
     _shorten(made, digits)
@@ -365,7 +366,7 @@ def make_tensor(
     if spec.kind in {"unit", "box", "complex", "rotation"}:
         made = _draw(spec, flavour, source, dtype)
     else:
-        made = _floats(spec.shape, flavour, source).to(dtype)
+        made = draw_floats(spec.shape, flavour, source).to(dtype)
         made = made.sort(-1).values if spec.rises else made
     if spec.void is not None and made.numel():
         made.view(-1)[-1] = spec.void
@@ -437,30 +438,6 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour == "negative" and spec.high > _FLAGS and not spec.sound:
         choice = torch.rand(spec.shape, generator=source)
         return drawn.masked_fill(choice < 0.25, NO_CLASS)  # noqa: PLR2004 - a quarter of them
-    return drawn
-
-
-def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -> torch.Tensor:
-    drawn = torch.randn(shape, generator=source, dtype=torch.float64)
-    if flavour == "tiny rows":
-        return drawn * _TINY
-    if flavour == "large":
-        return drawn * _FAR  # exponentials overflow
-    if flavour == "far below":  # each row at once: exponentials of the others leave nothing of it
-        rows = (*shape[:-1], 1) if len(shape) > 1 else shape
-        return drawn - 4 * _FAR * (torch.rand(rows, generator=source) < 0.5)  # noqa: PLR2004 - a coin
-    if flavour == "far from zero":
-        return drawn + _FAR  # differences of squares cancel
-    if flavour == "few values":
-        return (drawn * 2).round() / 2  # many are equal, and half of a whole number
-    if flavour == "zeros":
-        flat = drawn.reshape(-1)
-        flat[: math.ceil(flat.numel() / 2)] = 0.0
-    if flavour in {"NaN and Inf", LARGE} and drawn.numel():
-        at = torch.rand(shape, generator=source)
-        most = _LARGE if flavour == LARGE else math.inf
-        for low, special in ((0.0, math.nan), (0.1, most), (0.2, -most), (0.3, -0.0)):
-            drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
     return drawn
 
 

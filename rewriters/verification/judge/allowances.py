@@ -28,6 +28,8 @@ _ZERO_SHARE = 1e-3
 _KINK = 0.02
 """Of the largest gradient: what is no other gradient on another side."""
 _SIDES = 4
+_FAR_OFF = 0.01
+"""Of the largest gradient: beyond what rounding leaves of sums that do not cancel."""
 _EXACT = 1e-9
 """In float64, of the largest gradient: what is the same."""
 _LIMIT = 0.02
@@ -154,12 +156,34 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
 
 def is_delicate(triple: Triple) -> bool:
     """Say whether numbers are beyond what says whether a patch is right: gradients, half dtypes."""
-    return triple.what.startswith("gradient of ") or triple.original.dtype != torch.float32
+    return triple.what.startswith("gradient of ") or is_half(triple)
+
+
+def is_half(triple: Triple) -> bool:
+    """Say whether numbers are none of float32, whose roundings are small."""
+    return triple.original.dtype != torch.float32
+
+
+def find_far(triple: Triple, wrong: torch.Tensor) -> torch.Tensor:
+    """Return where a float32 gradient is off by a share of the largest one of its call.
+
+    Where all of them cancel, what is left may be off by itself, but not by as much as that.
+    """
+    if is_half(triple) or triple.oracle is None or not triple.noise:
+        return torch.zeros_like(wrong)
+    off = (triple.patched.double() - triple.original.double()).abs()
+    return wrong & (off > _FAR_OFF * triple.noise)
 
 
 def eps_of(dtype: torch.dtype) -> float:
     """Return the distance of 1 to the next number, 0 for whole numbers."""
     return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+
+
+def find_excused(triple: Triple, further: Further | None) -> torch.Tensor:
+    """Return where a gradient is zero, what it tends to, or overflows."""
+    ways = find_rounded_zeros, find_limits, find_overflown
+    return torch.stack([find(triple, further) for find in ways]).any(0)
 
 
 def find_rounded_zeros(triple: Triple, further: Further | None) -> torch.Tensor:

@@ -19,19 +19,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from npufix.rewriters.verification.calls.leaves import spell_apart, tells_apart
+from npufix.rewriters.verification.calls.leaves import (
+    name_kind,
+    spell_apart,
+    tell_apart,
+    tells_apart,
+)
 from npufix.rewriters.verification.judge.allowances import (
     CREDIBLE_ULPS,
     Further,
     Triple,
     eps_of,
     find_accepted,
+    find_excused,
+    find_far,
     find_kinks,
-    find_limits,
     find_noise,
-    find_overflown,
-    find_rounded_zeros,
     is_delicate,
+    is_half,
     largest_gradient,
     make_real,
     relative_error,
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
 
 _NOISE_S = 12.0
 """For other roundings of all cases; they are asked for until one of them explains nothing."""
+_MOST_DOUBTS = 2
 _MANY = 1 << 16
 """Elements that are looked at once, in the end: smaller calls show as well what is certain."""
 
@@ -158,6 +164,8 @@ class Judge:
     _certain: list[Difference] = field(default_factory=list)
     _looked_at: int = 0
     """How many of the tensors those were sought in."""
+    _doubts: int = 0
+    """How many gradients that are far off were so by rounding, or have none there."""
 
     def add(  # noqa: PLR0913 - one run each
         self,
@@ -271,14 +279,21 @@ class Judge:
         """Return where values are others in float32, whatever the cases to come may earn.
 
         One of them is held against other roundings: beyond it ``decide`` asks of no other either.
+        Gradients that are far off are, until a few were nothing but rounding.
         """
         new, self._looked_at = self._triples[self._looked_at :], len(self._triples)
         for case, size, triple, further in new:
-            if not size or triple.original.numel() > _MANY or is_delicate(triple):
+            if not size or triple.original.numel() > _MANY or is_half(triple):
+                continue
+            delicate = is_delicate(triple)
+            if delicate and (self._doubts >= _MOST_DOUBTS or further is None):
                 continue
             wrong = ~find_accepted(triple, CREDIBLE_ULPS * eps_of(triple.original.dtype))
+            wrong = find_far(triple, wrong) if delicate else wrong
             if wrong.any() and further is not None and not self._certain:
+                wrong &= ~find_excused(triple, further)
                 wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
+                self._doubts += delicate and not wrong.any()
             if wrong.any():
                 self._certain.append(_difference(triple, wrong, case, size))
         return self._certain
@@ -293,8 +308,7 @@ class Judge:
         for case, size, triple, further in list(self._triples):
             wrong = self._find_wrong(triple, judges)
             if wrong.any():
-                ways = find_rounded_zeros, find_limits, find_overflown
-                wrong &= ~torch.stack([find(triple, further) for find in ways]).any(0)
+                wrong &= ~find_excused(triple, further)
             asks = further is not None and not hopeless
             if wrong.any() and asks and time.process_time() > deadline:
                 self.undecided = self.undecided or f"{triple.what}, for {case}"
@@ -302,7 +316,8 @@ class Judge:
             if wrong.any() and further is not None and asks:
                 wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
                 # What is off by more than noise once is not worth the question again.
-                hopeless = bool(wrong.any()) and not is_delicate(triple)
+                far = wrong if not is_delicate(triple) else find_far(triple, wrong)
+                hopeless = bool(far.any())
             if wrong.any():
                 found = _difference(triple, wrong, case, size)
                 # What may be noise is no counterexample where there is another.
@@ -456,22 +471,6 @@ def _own_affair(original: CallRecord, patched: CallRecord) -> set[str]:
     return {n for names, idle in own for n in names if n.removesuffix(" after the call") in idle}
 
 
-def tell_apart(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
-    """Say what keeps two tensors from being compared; empty if nothing."""
-    if left is None and right is None:
-        return ""
-    if left is None or right is None:
-        absent, present = ("original", "patched code")[:: 1 if left is None else -1]
-        return f"{name} is None in the {absent} and a tensor in the {present}"
-    if left.dtype != right.dtype or left.shape != right.shape:
-        return f"{name} is {_kind(left)} in the original, {_kind(right)} in the patched code"
-    return ""
-
-
-def _kind(value: torch.Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-
-
 def _names(names: frozenset[str] | None) -> str:
     return " and ".join(sorted(names)) if names else "nothing"
 
@@ -487,7 +486,7 @@ def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Di
     where = f" at {list(at)}" if at else ""
     count = f"; {int(wrong.sum())} of {wrong.numel()} elements differ" if wrong.numel() > 1 else ""
     text = (
-        f"{triple.what} {_kind(triple.original)}{where} is {left:.6g} in the original, "
+        f"{triple.what} {name_kind(triple.original)}{where} is {left:.6g} in the original, "
         f"{right:.6g} in the patched code{reference}{count}"
     )
     visible = f"{left:.3g}" != f"{right:.3g}"

@@ -14,6 +14,7 @@ import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
+from npufix.rewriters.verification.calls.leaves import tell_apart
 from npufix.rewriters.verification.calls.values import Value, list_dimensions
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
@@ -46,7 +47,7 @@ from npufix.rewriters.verification.judge.compare_versions import (
 )
 from npufix.rewriters.verification.judge.enough import leave_out_unrepeated
 from npufix.rewriters.verification.judge.evidence import Proof
-from npufix.rewriters.verification.judge.judge import Difference, Seen, tell_apart
+from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     list_waits,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import parse_once, walk
+from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
 from npufix.rewriters.verification.calls.coverage import tracing
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Several, Value
@@ -44,8 +44,18 @@ _PURE = (
     ast.Subscript,
     ast.UnaryOp,
 )
-_CALLED = frozenset({"dim", "float", "int", "len", "max", "min", "numel", "size"})
-"""What only tells a number."""
+_CALLED = re.compile(
+    r"(dim|float|int|len|max|min|numel|size|abs|amax|amin|detach|diff|div|exp|item|log|mean|mul|neg"
+    r"|norm|pow|prod|reshape|sigmoid|softmax|sqrt|square|squeeze|sub|sum|tanh|unsqueeze|view)$"
+)
+"""What only tells a number, or numbers."""
+_SPELLED = {
+    **dict.fromkeys(("gt", "greater"), ast.Gt),
+    **dict.fromkeys(("ge", "greater_equal"), ast.GtE),
+    **dict.fromkeys(("lt", "less"), ast.Lt),
+    **dict.fromkeys(("le", "less_equal"), ast.LtE),
+}
+"""What compares as an operator does."""
 _ORDERS = (ast.Eq, ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.NotEq)
 _ORDERED = re.compile(r"\b(topk|sort|argsort|argmax|argmin|max|min|median|kthvalue|unique)\w*\(")
 """Which of two equal numbers is the first is for nobody to say."""
@@ -62,7 +72,9 @@ _MOST_ELEMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class Comparison:
+    """Two sides, of which one may be as large as the other."""
+
     line: int
     """Where its statement begins."""
     left: CodeType
@@ -78,7 +90,7 @@ def meet_boundaries(
     number, or what the object is made with becomes as much larger or smaller as one side is than
     the other.
     """
-    for one in _find_compared(job.original, job.patched, job.qualname, *_changed_lines(job)):
+    for one in find_compared(job.original, job.patched, job.qualname, *changed_lines(job)):
         gaps, _ = _find_gaps(trials, assignment, one)
         met = 0
         for other in (o for g in sorted(gaps) for o in _change_by(g, assignment, axes, trials)):
@@ -108,18 +120,19 @@ def list_refused_at_boundaries(
     return found
 
 
-def _changed_lines(job: Job) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def changed_lines(job: Job) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lines that differ, of both versions."""
     return tuple(job.lines_original), tuple(job.lines_patched)
 
 
 @lru_cache(maxsize=4)  # asked for each object and each way to call it
-def _find_compared(
+def find_compared(
     original: str,
     patched: str,
     qualname: str,
     lines: tuple[int, ...],
     lines_patched: tuple[int, ...],
-) -> tuple[_Comparison, ...]:
+) -> tuple[Comparison, ...]:
     """Return the comparisons of numbers on these lines that the other version does not have.
 
     After them those that one version alone joins with others: where ``h * w == n and h != w``
@@ -133,12 +146,12 @@ def _find_compared(
     texts = {ast.dump(n) for _, n, _ in own} & {ast.dump(n) for _, n, _ in other}
     joins = {ast.dump(j) for _, _, j in own} & {ast.dump(j) for _, _, j in other}
     new = [(line, n) for line, n, joined in every if ast.dump(joined) not in joins]
-    found: dict[str, _Comparison] = {}
+    found: dict[str, Comparison] = {}
     for line, node in sorted(new, key=lambda one: ast.dump(one[1]) in texts):
         sides = node.left, node.comparators[0]
         if all(map(_is_pure, sides)):
             left, right = (compile(ast.Expression(s), "<a side>", "eval") for s in sides)
-            found.setdefault(ast.dump(node), _Comparison(line, left, right))
+            found.setdefault(ast.dump(node), Comparison(line, left, right))
     return tuple(found.values())[:_MOST]
 
 
@@ -174,14 +187,21 @@ def _list_comparisons(
 
 
 def _as_comparison(node: ast.AST) -> ast.AST:
-    """Return what ``max(a, b)`` compares, which is another number on either side of a limit."""
-    bounds = isinstance(node, ast.Call) and ast.unparse(node.func) in {"max", "min"}
-    if not isinstance(node, ast.Call) or not bounds or len(node.args) != 2:  # noqa: PLR2004 - sides
+    """Return what ``max(a, b)`` compares, which is another number on either side of a limit.
+
+    And ``a.gt(b)``, which is ``a > b``.
+    """
+    if not isinstance(node, ast.Call):
         return node
-    left, right = node.args
-    compared = ast.Compare(
-        left, [ast.GtE() if ast.unparse(node.func) == "max" else ast.LtE()], [right]
-    )
+    name = ast.unparse(node.func)
+    order = {"max": ast.GtE, "min": ast.LtE}.get(name) or _SPELLED.get(last_name(node.func))
+    sides = list(node.args)
+    if isinstance(node.func, ast.Attribute) and not name.startswith("torch."):
+        sides.insert(0, node.func.value)
+    if order is None or len(sides) != 2:  # noqa: PLR2004 - sides
+        return node
+    left, right = sides
+    compared = ast.Compare(left, [order()], [right])
     return ast.fix_missing_locations(ast.copy_location(compared, node))
 
 
@@ -205,12 +225,12 @@ def _is_pure(side: ast.expr) -> bool:
     """Say whether reading this once more changes nothing: ``self.length + x.shape[1]``."""
     called = {id(n.func) for n in walk(side) if isinstance(n, ast.Call)}
     names = [getattr(n, "attr", getattr(n, "id", "")) for n in walk(side) if id(n) in called]
-    return _CALLED.issuperset(names) and all(isinstance(n, _PURE) for n in walk(side))
+    return all(map(_CALLED.match, names)) and all(isinstance(n, _PURE) for n in walk(side))
 
 
 @contextmanager
 def _watch(
-    filename: str, one: _Comparison, names: Sequence[str] = ()
+    filename: str, one: Comparison, names: Sequence[str] = ()
 ) -> Iterator[tuple[list[float], list[tuple[int, int]]]]:
     """Collect how much the right side is larger, each time that the comparison is come to.
 
@@ -224,10 +244,10 @@ def _watch(
 
     def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
         if event == "line" and frame.f_lineno == one.line:
-            seen.extend(_list_gaps(*_read_sides(one, frame)))
+            seen.extend(_list_gaps(*read_sides(one, frame)))
             for pair in itertools.product(_SMALL, _SMALL) if names and not equal else ():
                 others = dict(zip(names, pair, strict=True))
-                if 0 in _list_gaps(*_read_sides(one, frame, others)):
+                if 0 in _list_gaps(*read_sides(one, frame, others)):
                     equal.append(pair)
         return trace_line
 
@@ -255,8 +275,8 @@ def _list_gaps(left: object, right: object) -> list[float]:
     return sorted(set(numbers))[:_MOST]
 
 
-def _read_sides(
-    one: _Comparison, frame: FrameType, others: Mapping[str, int] | None = None
+def read_sides(
+    one: Comparison, frame: FrameType, others: Mapping[str, int] | None = None
 ) -> list[object]:
     """Return what the sides are in a frame of the user's, where names may stand for ``others``."""
     scope = {**frame.f_locals, **(others or {})}
@@ -264,7 +284,7 @@ def _read_sides(
     return [try_call(side, CALL_S).value for side in read]
 
 
-def _find_gaps(trials: Trials, assignment: Assignment, one: _Comparison) -> tuple[set[float], bool]:
+def _find_gaps(trials: Trials, assignment: Assignment, one: Comparison) -> tuple[set[float], bool]:
     """Return how much the right side is larger in a call of the original, and whether that runs."""
     with _watch(trials.target.loaded.filename, one) as (seen, _):
         ran = trials.run(CallCase(assignment)) is not None
@@ -295,7 +315,7 @@ def _change_by(
                 yield Assignment(recipe.made_with(**{name: Value(value + step)}), specs)
 
 
-def _set_pairs(trials: Trials, assignment: Assignment, one: _Comparison) -> Iterator[Assignment]:
+def _set_pairs(trials: Trials, assignment: Assignment, one: Comparison) -> Iterator[Assignment]:
     """Yield the same call with two numbers with which the sides are equal.
 
     ``side * side == height * width`` holds of 3 and 3, as ``(side, side) == (height, width)`` does,

@@ -57,6 +57,7 @@ from npufix.rewriters.verification.inputs.cases.settings import (
     list_with_settings,
 )
 from npufix.rewriters.verification.inputs.cases.shared import list_shared
+from npufix.rewriters.verification.inputs.cases.thresholds import meet_thresholds
 from npufix.rewriters.verification.inputs.cases.together import draw_together
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
@@ -260,8 +261,9 @@ class _Telling:
     def list_at_boundaries(self) -> Iterator[CallCase]:
         """Yield calls at which both sides of a comparison that has changed are equal."""
         met = meet_boundaries(self.trials, self.distinct, self.axes, self.job)
+        exact = meet_thresholds(self.trials, self.assignment, self.job)
         cases = (CallCase(assignment) for assignment, ran in met if ran)
-        yield from filter(self.keeps, cases)
+        yield from filter(self.keeps, itertools.chain(cases, exact))
 
     def list_independent(self) -> Iterator[CallCase]:
         """Yield sizes that are equal elsewhere as different ones, and one against many."""
@@ -335,7 +337,8 @@ class _Telling:
         source = read_source(self.job.original, self.job.qualname)
         for assignment in list_forms(self.trials, self.distinct, source):
             yield CallCase(assignment)
-            if any(map(is_mask, _find_changed_words(self.distinct, assignment))):
+            specs = assignment.specs.items()
+            if any(is_mask(n) for n, s in specs if s != self.distinct.specs.get(n)):
                 yield CallCase(assignment, "whole rows", seed=1)
 
     def list_around_numbers(self) -> Iterator[CallCase]:
@@ -421,10 +424,6 @@ def _find_in_halves(assignments: Sequence[Assignment]) -> Assignment | None:
             if isinstance(spec, Value) and isinstance(spec.value, torch.dtype):
                 return with_specs(one, **{name: Value(_LARGE[1])})
     return found
-
-
-def _find_changed_words(one: Assignment, other: Assignment) -> list[str]:
-    return [name for name, spec in other.specs.items() if one.specs.get(name) != spec]
 
 
 @runs_with_target

@@ -214,7 +214,7 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
     if names:  # ``floor`` of ``probs < floor`` may be ``min_p * probs.amax()``
         behind = find_names_behind(job.original, job.lines_original)
         names |= {n for n in behind if not _EPSILON.search(n)}
-    made = target.constructor
+    made, divisors = target.constructor, _find_divisors(job)
     around = _around_bounds(job)
     limits = {
         n: (*((0.0, 1.0) if n in names else ()), *around.get(n, ())) for n in names | {*around}
@@ -226,7 +226,7 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
             spec = one.specs.get(name)
             number = spec.value if isinstance(spec, Value) else getattr(own, name, None)
             for limit in limits[name] if type(number) is float else ():
-                if limit == number or (name, limit) in seen:
+                if limit == number or (name, limit) in seen or (name in divisors and not limit):
                     continue
                 seen.add((name, limit))
                 other = _with_number(one, name, limit)
@@ -242,6 +242,24 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 pairs, few = (_with_number(at, name, _HALF) for at in (pairs, one))
                 yield CallCase(pairs, "zeros", dtypes=(torch.float32,))
                 yield CallCase(few, "few values", dtypes=(torch.float32,))
+
+
+def _find_divisors(job: Job) -> set[str]:
+    """Return names that numbers are divided by, and that are asked of nothing: no caller passes 0.
+
+    ``torch.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta)``, where ``<=`` is the same.
+    """
+    function = find_function(parse_once(job.original), job.qualname)
+    nodes = [*walk(function)] if function is not None else []
+    by = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
+    asked = {
+        ast.unparse(n.left)
+        for n in nodes
+        if isinstance(n, ast.Compare) and isinstance(n.comparators[0], ast.Constant)
+    }
+    return {getattr(n, "attr", getattr(n, "id", "")) for n in by if ast.unparse(n) not in asked} - {
+        ""
+    }
 
 
 def _with_number(one: Assignment, name: str, number: float) -> Assignment:

@@ -59,12 +59,11 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_types,
     unify,
 )
-from npufix.rewriters.verification.inputs.source.siblings import find_passed_whole, list_siblings
+from npufix.rewriters.verification.inputs.source.siblings import list_siblings, read_uses
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
     find_function,
-    find_uses,
     list_arguments,
 )
 
@@ -371,9 +370,8 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     if function is None:
         return Declarations()
     names = [arg.arg for arg in list_arguments(function)]
-    uses = dict(find_uses(function))
-    for name in find_passed_whole(tree, function, qualname) & uses.keys():
-        uses[name].numbers = True
+    init = _find_init(tree, qualname)
+    uses = read_uses(tree, function, qualname, init)
     said = _read_said(text, tree, function, qualname, names)
     found = {n: said.get(n, Declared()) for n in names}
     docstring = ast.get_docstring(function) or ""
@@ -394,9 +392,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
-    cls = _find_class(tree, qualname)
-    inits = (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__")
-    given = read_default_sizes(next(inits, None))
+    given = read_default_sizes(init)
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
         found[name] = replace(found[name], shapes=tuple(name_sizes(s, given) for s in full))
@@ -411,6 +407,12 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     own = find_unpacked_settings(function)
     limits = bounds.list_bounds(function, known, rising)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
+
+
+def _find_init(tree: ast.Module, qualname: str) -> ast.stmt | None:
+    cls = _find_class(tree, qualname)
+    body = cls.body if cls is not None else []
+    return next((n for n in body if getattr(n, "name", "") == "__init__"), None)
 
 
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:

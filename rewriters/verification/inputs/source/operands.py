@@ -37,25 +37,51 @@ _EXTENTS = frozenset([("2", "0"), ("3", "1"), ("2:", ":2"), ("2:4", ":2")])
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
-def list_keys_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, list[str]]:
+def list_keys_by_default(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, init: ast.AST | None = None
+) -> dict[str, list[str]]:
     """Return what holds something under a text that an argument is by default, with the text.
 
-    ``batch`` of ``def pick(batch, key="input_ids"): return batch[key]``.
+    ``batch`` of ``def pick(batch, key="input_ids"): return batch[key]``, and of ``batch[self.key]``
+    where ``init`` keeps such an argument, or a text.
     """
-    texts = {
-        name: default.value
-        for name, default in list_defaults(function.args).items()
-        if isinstance(default, ast.Constant) and isinstance(default.value, str)
-    }
+    texts = _list_texts(function) | _list_kept_texts(init)
     found: dict[str, list[str]] = {}
     for node in walk(function) if texts else ():
         place, held = getattr(node, "slice", None), getattr(node, "value", None)
         if isinstance(node, ast.Call) and last_name(node.func) in _LOOKS_UP and node.args:
             place, held = node.args[0], getattr(node.func, "value", None)
-        name, key = (getattr(n, "id", "") for n in (held, place))
+        name, key = getattr(held, "id", ""), ast.unparse(place) if place is not None else ""
         if name and key in texts:
             found.setdefault(name, []).append(texts[key])
     return found
+
+
+def _list_texts(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
+    return {
+        name: default.value
+        for name, default in list_defaults(function.args).items()
+        if isinstance(default, ast.Constant) and isinstance(default.value, str)
+    }
+
+
+def _list_kept_texts(init: ast.AST | None) -> dict[str, str]:
+    """Return the texts that an object is made with by default, by what it calls them itself."""
+    if not isinstance(init, ast.FunctionDef):
+        return {}
+    given, kept = _list_texts(init), dict[str, str]()
+    for node in walk(init):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        pairs = [(node.targets[0], node.value)]
+        if all(isinstance(side, ast.Tuple) for side in pairs[0]):
+            pairs = [*zip(*(getattr(side, "elts", ()) for side in pairs[0]), strict=False)]
+        for target, value in pairs:
+            text = value.value if isinstance(value, ast.Constant) else ""
+            text = given.get(value.id, "") if isinstance(value, ast.Name) else text
+            if text and isinstance(text, str):
+                kept[ast.unparse(target)] = text
+    return kept
 
 
 def find_summed(function: ast.AST, names: Collection[str]) -> frozenset[str]:

@@ -12,10 +12,12 @@ import ast
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import list_handed, walk
-from npufix.rewriters.verification.inputs.source.operands import list_places
+from npufix.rewriters.verification.inputs.source.operands import list_keys_by_default, list_places
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
+    Use,
     find_last_line,
+    find_uses,
     list_arguments,
 )
 
@@ -92,6 +94,19 @@ def _handed_on(caller: Function, function: Function, *, method: bool) -> dict[st
         if found:
             return found
     return {}
+
+
+def read_uses(
+    tree: ast.Module, function: Function, qualname: str, init: ast.AST | None
+) -> dict[str, Use]:
+    """Return what is done with each argument, in the function and by what goes with it."""
+    uses = dict(find_uses(function))
+    for name in find_passed_whole(tree, function, qualname) & uses.keys():
+        uses[name].numbers = True
+    for name, keys in list_keys_by_default(function, init).items():
+        if name in uses:
+            uses[name].keys = list(dict.fromkeys([*uses[name].keys, *keys]))
+    return uses
 
 
 def find_passed_whole(tree: ast.Module, function: Function, qualname: str) -> frozenset[str]:

@@ -215,9 +215,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         use.dims |= dims
     for name, count in operands.list_ranks(function, found):
         found[name].dims.add(count)
-    keys = operands.list_keys_by_default(function)
     for name, use in found.items():
-        use.keys = list(dict.fromkeys([*use.keys, *keys.get(name, ())]))
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None
         use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None

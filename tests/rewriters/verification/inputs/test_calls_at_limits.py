@@ -176,11 +176,25 @@ def lengths(ends: torch.Tensor):
     counts = ends.to(torch.int64) + 1
     return torch.arange(5).repeat(5).scatter(0, counts.clamp(0, 4), 1)
 '''
+GATE = '''
+def opened(score, x):
+    """score (T,), x (T, D)"""
+    gate = score.abs() * 2 > 0.7
+    return x * gate.unsqueeze(-1)
+'''
+HUBER = '''
+def huber(diff, beta: float = 0.11):
+    """diff (N,)"""
+    diff = diff.abs()
+    return torch.where(diff < beta, 0.5 * diff * diff / beta, diff - 0.5 * beta)
+'''
 
 
 @pytest.mark.parametrize(
     ("text", "wrong", "right"),
     [
+        (GATE, ("* 2 > 0.7", "* 2 >= 0.7"), (".abs() * 2 > 0.7", ".abs().mul(2).gt(0.7)")),
+        (HUBER, ("diff - 0.5", "diff - 0.4"), ("diff < beta", "diff <= beta")),
         (NUCLEUS, ("<=", "<"), ("1 - top_p", "1.0 - top_p")),
         (
             DECAY,

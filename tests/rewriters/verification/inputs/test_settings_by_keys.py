@@ -70,6 +70,25 @@ def test_a_configuration_is_read_by_keys(
     assert "differ" in shown.stdout
 
 
+OF_A_BATCH = """
+class Peaks:
+    def __init__(self, key: str = "pixel_values", largest: bool = True):
+        self.key, self.largest = key, largest
+
+    def __call__(self, batch, scores):
+        values = batch[self.key] * scores.view(-1, 1)
+        return values.amax(1) if self.largest else values.amin(1)
+"""
+
+
+def test_a_batch_is_read_by_the_key_of_its_object() -> None:
+    right, wrong = ("values.amax(1)", "values.max(1).values"), ("values.amax(1)", "values.mean(1)")
+    assert verdict(OF_A_BATCH, right).status.value == "equivalent"
+    refuted = verdict(OF_A_BATCH, wrong)
+    assert refuted.status.value == "refuted"
+    assert "batch={'pixel_values': float" in refuted.reason, refuted.reason
+
+
 SCHEDULE = """
 class Schedule:
     def __init__(self, count: int = 16, kind: str = "epsilon"):

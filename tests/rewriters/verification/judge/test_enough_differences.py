@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.calls.observe import CallRecord  # noqa: E402 - same
+from npufix.rewriters.verification.judge.allowances import Further, Spread  # noqa: E402 - same
 from npufix.rewriters.verification.judge.enough import list_runs  # noqa: E402 - same
 from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
@@ -87,6 +88,37 @@ def test_what_other_cases_may_excuse_is_not_certain(
     assert bool(judge.find_certain()) is certain
     judge.decide()
     assert judge.differences
+
+
+@pytest.mark.parametrize(
+    ("off", "spread", "certain", "questions"),
+    [
+        (0.5, 0.0, True, 1),  # and the others beside it are asked of nothing
+        (0.5, 0.5, False, 2),  # rounding alone: two are enough to leave it to the end
+        (0.001, 0.0, False, 0),  # of the largest gradient, no share
+    ],
+)
+def test_gradients_that_are_far_off_are_certain(
+    off: float,
+    spread: float,
+    certain: bool,  # noqa: FBT001 - a parameter of the test
+    questions: int,
+) -> None:
+    judge, asked = Judge(), []
+
+    def seen(*values: float) -> CallRecord:
+        return CallRecord(tensors={"gradient of x": torch.tensor(values)})
+
+    def other() -> Spread:
+        asked.append(1)
+        return Spread(seen(1.0, 2.0), [seen(1.0 + spread, 2.0)])
+
+    exact = CallRecord(tensors={"gradient of x": torch.tensor([1.0, 2.0], dtype=torch.float64)})
+    for case in "abc":
+        before, after = seen(1.0, 2.0), seen(1.0 + off, 2.0)
+        judge.add(case, 2, before, after, lambda: exact, further=Further(other))
+    assert bool(judge.find_certain()) is certain
+    assert len(asked) == questions
 
 
 @pytest.mark.parametrize(

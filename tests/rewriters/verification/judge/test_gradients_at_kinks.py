@@ -34,6 +34,13 @@ def highest(x):
     """x (N, C)"""
     return torch.where(x > 0, x, x * 0.5).amax(1)
 '''
+MANY = '''
+import torch
+
+def highest(x):
+    """x (B, N, C)"""
+    return x.max(dim=-1).values
+'''
 LOW = "torch.where(x > 0, x, x * 0.5).amax(1)"
 ALL_OF_THEM = """y = torch.where(x >= 0, x, x * 0.5)
     most = y.detach().amax(1, keepdim=True)
@@ -54,6 +61,7 @@ ALL_OF_THEM = """y = torch.where(x >= 0, x, x * 0.5)
             Status.EQUIVALENT,
         ),
         (HIGHEST, f"return {LOW}", ALL_OF_THEM, Status.REFUTED),
+        (MANY, "x.max(dim=-1).values", "x.amax(dim=-1)", Status.EQUIVALENT),
     ],
 )
 def test_any_gradient_beside_a_kink_will_do(text: str, old: str, new: str, status: Status) -> None:
