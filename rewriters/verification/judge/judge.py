@@ -279,14 +279,15 @@ class Judge:
         """Return where values are others in float32, whatever the cases to come may earn.
 
         One of them is held against other roundings: beyond it ``decide`` asks of no other either.
-        Gradients that are far off are, until a few were nothing but rounding.
+        Gradients that are far off are, where no result is, until a few were nothing but rounding.
         """
         new, self._looked_at = self._triples[self._looked_at :], len(self._triples)
         for case, size, triple, further in new:
             if not size or triple.original.numel() > _MANY or is_half(triple):
                 continue
             delicate = is_delicate(triple)
-            if delicate and (self._doubts >= _MOST_DOUBTS or further is None):
+            told = delicate and any(known.case == case for known in self._certain)
+            if told or (delicate and (self._doubts >= _MOST_DOUBTS or further is None)):
                 continue
             wrong = ~find_accepted(triple, CREDIBLE_ULPS * eps_of(triple.original.dtype))
             wrong = find_far(triple, wrong) if delicate else wrong
