@@ -121,6 +121,11 @@ class Attention(nn.Module):
 def f(a: torch.Tensor, b: torch.Tensor):
     return torch.einsum("i,j->ij", a, b), torch.einsum("bii->b", a)
 """,
+        # all keys of a sequence would be copied for each query
+        """
+def f(q: torch.Tensor, k: torch.Tensor):
+    return torch.einsum("sbhd,tbd->sbht", q, k)
+""",
         # three operands that are no chain
         """
 def f(a, b, c):

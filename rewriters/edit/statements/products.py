@@ -319,6 +319,8 @@ def _spell_wide(  # noqa: PLR0913, PLR0917 - the same
     fits = bool(before) and a == before + shared + rows[len(before) :] + summed
     if not fits or len(columns) != 1 or len(rows) != len(before) + 1 or out != a[:-1] + columns:
         return None
+    if b[:-_MATRIX] != shared:
+        return None  # ``sbhd,tbd->sbht``: all keys of a sequence would be copied for each query
     return f"{product}({left}, {_turn(right, b, shared + summed + columns)})"
 
 

@@ -111,7 +111,7 @@ class Tensor:
         ends = "" if self.void is None else f", the last {self.void}"
         ends += " rising" if self.rises else ""
         if self.pinned is not None:
-            ends += " of {1:.6g}".format(*self.pinned) + ", the last" * (self.pinned[0] > 0)
+            ends += f" of {self.pinned[1]:.6g}" + (", the last" if self.pinned[0] else "")
         return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ends}{own}"
 
     @property
