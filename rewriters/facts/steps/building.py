@@ -30,6 +30,7 @@ _OF_WEIGHT = frozenset(
 )
 """What a weight is quantised with; a product with one also gets what it multiplies."""
 _QUANTISES = frozenset({"n_bits", "nbits", "quant_args", "quant_config", "quant_type", "wbits"})
+_IN_STEP = re.compile(r"(?i)forward|backward|dequant|fake_?quant|unpack")
 _MULTIPLIED = frozenset(
     {"a", "act", "activations", "hidden", "hidden_states", "input", "inputs", "x"}
 )
@@ -38,13 +39,15 @@ _MULTIPLIED = frozenset(
 def quantises_weight(function: FunctionNode) -> bool:
     """Tell whether a function looks for the numbers that a weight is kept as: when it is loaded.
 
-    ``grid_search(W, scale, zero)``; not ``matmul(x, weight, scale)``.
+    ``grid_search(W, scale, zero)``; not ``matmul(x, weight, scale)``, and not what each step does
+    with them: ``dequantize_weight(qweight, scales, zeros)``, ``fake_quantize(weight, bits)``.
     """
     args = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
     given, first = list_given(function), next((a for a in args if a not in {"self", "cls"}), "")
     of_weight = _WEIGHT.fullmatch(first) is not None and not given.isdisjoint(_OF_WEIGHT)
     of_weight = of_weight or not given.isdisjoint(_QUANTISES)
-    return of_weight and function.name != "forward" and given.isdisjoint(_MULTIPLIED)
+    in_step = _IN_STEP.search(function.name) is not None
+    return of_weight and not in_step and given.isdisjoint(_MULTIPLIED)
 
 
 def takes_state(function: FunctionNode) -> bool:

@@ -653,13 +653,19 @@ def test_what_is_for_another_device_or_behind_a_text(
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"), [("W, scale", False), ("x, W, scale", True), ("W, scaled", True)]
+    ("head", "shown"),
+    [
+        ("search(W, scale)", False),
+        ("search(x, W, scale)", True),
+        ("search(W, scaled)", True),
+        ("dequantize(W, scale)", True),
+    ],
 )
 def test_what_looks_for_the_numbers_of_a_weight_runs_once(
-    tmp_path: Path, given: str, *, shown: bool
+    tmp_path: Path, head: str, *, shown: bool
 ) -> None:
     text = (
-        f"import torch\n\n\ndef search({given}) -> torch.Tensor:\n"
+        f"import torch\n\n\ndef {head} -> torch.Tensor:\n"
         "    W = W + torch.zeros(9).to(W.device)\n    return W\n"
     )
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
