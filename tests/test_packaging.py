@@ -59,6 +59,7 @@ OPTIONAL = {
     "mmcv",
     "mmdet3d",
     "mx-driving",
+    "opt-einsum",
     "torch-scatter",
     "torchvision",
     "xformers",

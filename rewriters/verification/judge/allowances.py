@@ -27,6 +27,8 @@ _ZERO_TIMES = 16.0
 _ZERO_SHARE = 1e-3
 _KINK = 0.02
 """Of the largest gradient: what is no other gradient on another side."""
+_SMALL_KINK, _SMALL_SHARE = 1e-3, 0.1
+"""The same of kinks that are smaller themselves: and how far beyond their sides is within them."""
 _SIDES = 4
 _FAR_OFF = 0.01
 """Of the largest gradient: beyond what rounding leaves of sums that do not cancel."""
@@ -267,20 +269,28 @@ def find_kinks(triple: Triple, further: Further) -> torch.Tensor:
     beside = torch.stack(sides)
     if not beside.isfinite().all():
         return nowhere
-    least = _KINK * max(beside.abs().max().item(), triple.noise)
+    largest = max(beside.abs().max().item(), triple.noise)
+    least, fine = _KINK * largest, _SMALL_KINK * largest
+    both, spread = (original.double(), triple.patched.double()), beside.amax(0) - beside.amin(0)
+    small = spread <= 2 * least
 
-    def are_between(versions: Sequence[torch.Tensor], others: torch.Tensor) -> torch.Tensor:
-        low, high = others.amin(0) - least, others.amax(0) + least
-        inside = [(low <= one) & (one <= high) for one in versions]
-        return torch.stack(inside).all(0)
+    def are_between(
+        versions: Sequence[torch.Tensor], others: torch.Tensor, off: torch.Tensor | float
+    ) -> torch.Tensor:
+        low, high = others.amin(0) - off, others.amax(0) + off
+        return torch.stack([(low <= one) & (one <= high) for one in versions]).all(0)
 
-    both = original.double(), triple.patched.double()
-    found = are_between(both, beside) & (lost | (beside.amax(0) - beside.amin(0) > 2 * least))
-    if not bool(are_between(both, beside).all()):
+    if not bool(are_between(both, beside, least).all()):
         return nowhere
+    near = ~small | are_between(both, beside, _SMALL_SHARE * spread)
+    found = lost | ((spread > 2 * fine) & near)
     for axis in range(nowhere.dim()):
-        kept = are_between([one.sum(axis) for one in both], beside.sum(axis + 1))
-        found &= kept.unsqueeze(axis)
+        sums, others = (
+            [one.sum(axis, keepdim=True) for one in both],
+            beside.sum(axis + 1).unsqueeze(axis + 1),
+        )
+        kept, closely = (are_between(sums, others, off) for off in (least, fine))
+        found &= torch.where(small & ~lost, closely, kept)
     return found
 
 
