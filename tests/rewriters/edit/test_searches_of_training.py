@@ -557,6 +557,9 @@ SUMMED = [("total += loss.detach().float()\ntotal = float(total)", list[str]())]
         ),
         # one of which nothing is known
         ("a.backward()\n    return {'a': a.item(), 'b': b.item()}", None),
+        # a count, perhaps, of integers
+        ("(a / b).backward()\n    return {'a': a.item(), 'b': b.item()}", None),
+        ("(b * a).backward()\n    return {'a': a.item(), 'b': b.item()}", None),
         (SUM.format(loss="loss", step="self.accelerator.backward(loss)"), SUMMED),
         (SUM.format(loss="loss", step="self.scaler.scale(loss).backward()"), SUMMED),
         # a gradient is given, not asked of it

@@ -9,6 +9,8 @@ from npufix.rewriters.edit.statements.host.of_host import is_named_loss
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -25,6 +27,7 @@ def is_trained_on(here: Surroundings, code: ast.expr) -> bool:
     if value is None:
         return False
     stack = [node for n in here.nodes if (node := _differentiated(here, n)) is not None]
+    named = is_named_loss(code)
     seen: set[Node] = set()
     while stack:
         node = stack.pop()
@@ -32,8 +35,20 @@ def is_trained_on(here: Surroundings, code: ast.expr) -> bool:
             return True
         if node not in seen and node.op in _SUMS:
             seen.add(node)
-            stack += node.args
+            stack += _terms(node, named=named)
     return False
+
+
+def _terms(node: Node, *, named: bool) -> Sequence[Node]:
+    """Return what a sum is made of; not the count that one is divided by, or weighed with.
+
+    Where neither factor is a number, the one that is called a loss is one.
+    """
+    if node.op == "div":
+        return node.args[:1]
+    if node.op == "mul" and not named and not any(a.op == Op.CONST for a in node.args):
+        return ()
+    return node.args
 
 
 def _differentiated(here: Surroundings, code: ast.AST) -> Node | None:
