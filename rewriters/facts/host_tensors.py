@@ -30,7 +30,7 @@ _MADE_EACH = re.compile(
     r"ListComp\(elt=Call\(func=Attribute\(value=Name\(id='torch'.{0,20}attr='(arange|linspace)'"
 )
 """``[torch.arange(n) for n in lengths]``, as what is not read further stands in a graph."""
-_HOST = re.compile(r"""["']cpu["']\)?$""")
+_HOST = frozenset({"'cpu'", "torch.device('cpu')"})
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 
 
@@ -137,6 +137,11 @@ def _meets_host(node: Node, seen: set[Node]) -> bool:
     return node.op in {"arange", "linspace"} and _is_made_there(node)
 
 
+def names_host(device: ast.expr) -> bool:
+    """Tell whether code spells out that a tensor is one of the host."""
+    return ast.unparse(device) in _HOST
+
+
 def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
     """Tell whether an attribute is a table of the host: ``self.age = torch.zeros(n)``.
 
@@ -158,7 +163,7 @@ def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
         if not isinstance(v, ast.Call)
         else (flow.names.dotted(v.func) or "").startswith("torch.")
         and last_name(v.func) in _MADE
-        and all(k.arg != "device" or _HOST.search(ast.unparse(k.value)) for k in v.keywords)
+        and all(k.arg != "device" or names_host(k.value) for k in v.keywords)
         for v in made
     )
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.scopes import scopes
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import ModuleNames
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _COMPILED = re.compile(
     r"\b(jit\.(script|trace|ignore)\w*|(triton|numba)\.jit|njit|jit_fuser|custom_op)\b"
 )
+_REGISTERS = frozenset({"register_replacement", "replace_pattern", "replace_pattern_with_filters"})
+"""What takes a function to seek in a graph, and one to write in its place."""
 BY_HAND = "it belongs to a torch.autograd.Function, whose backward pass is written by hand"
 """Why no formula is changed; what the host waits for is nothing that a gradient goes through."""
 
@@ -41,10 +43,6 @@ def _compiled_along(tree: ast.Module) -> frozenset[str]:
     return frozenset(found)
 
 
-_REGISTERS = frozenset({"register_replacement", "replace_pattern", "replace_pattern_with_filters"})
-"""What takes a function to seek in a graph, and one to write in its place."""
-
-
 @lru_cache(maxsize=4)
 def _graph_patterns(tree: ast.Module) -> frozenset[str]:
     """Return the names of functions that a compiler compares its graph with: what users write.
@@ -53,8 +51,9 @@ def _graph_patterns(tree: ast.Module) -> frozenset[str]:
     and ``replacement``, is handed to what registers it.
     """
     known = {scope.qualname for scope in scopes(tree)}
-    calls = (n for n in walk(tree) if isinstance(n, ast.Call) and last_name(n.func) in _REGISTERS)
-    given = {last_name(a) for n in calls for a in (*n.args, *(k.value for k in n.keywords))}
+    calls = (n for n in nodes_of(tree) if isinstance(n, ast.Call))
+    registers = (n for n in calls if last_name(n.func) in _REGISTERS)
+    given = {last_name(a) for n in registers for a in (*n.args, *(k.value for k in n.keywords))}
     paired = {name for name in known if f"{name.removesuffix('pattern')}replacement" in known}
     return frozenset(
         name

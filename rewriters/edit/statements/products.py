@@ -38,7 +38,7 @@ def _propose(
 ) -> Iterator[Proposal]:
     texts = [*map(here.text_of_owner, operands)]
     plain = (ast.Name, ast.Attribute)
-    once = [here.text_of_owner(o) for o in operands if not isinstance(o, plain)]
+    once = [text for o, text in zip(operands, texts, strict=True) if not isinstance(o, plain)]
     match texts:
         case [left, right]:
             text = spell_product(equation, left, right, product, once=once)
@@ -69,8 +69,7 @@ def _are_tensors(here: Surroundings, einsum: ast.expr, operands: Sequence[ast.ex
     name = ast.unparse(einsum).partition(".")[0]
     if not here.flow.names.imports.get(name, "").startswith("opt_einsum"):
         return True
-    found = [here.evaluations[id(o)] for o in operands if id(o) in here.evaluations]
-    return any(here.facts(at, x=at.node).is_tensor("x") for at in found)
+    return any(map(here.is_tensor, operands))
 
 
 def _read_einsum(here: Surroundings, call: ast.Call) -> tuple[str, list[ast.expr]]:

@@ -56,7 +56,7 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
     better = reads_under_mask(here) | reads_of_formulas(here) if found else set()
     for (mask, _), several in found.items():
         reads = sorted((r for r in several if id(r) not in better), key=here.span)
-        if len(reads) >= _FEWEST and not _is_written_to(here, mask):
+        if len(reads) >= _FEWEST and not here.is_written_to(mask):
             proposal = _once(here, mask, reads)
             if proposal is not None:
                 yield proposal
@@ -127,21 +127,6 @@ def _is_certain(here: Surroundings, code: ast.expr) -> bool:
         if isinstance(outer, _CHOICES):
             return False
     return True
-
-
-def _is_written_to(here: Surroundings, name: str) -> bool:
-    """Tell whether anything changes a tensor where it is: ``mask[0] = True``, ``mask &= other``."""
-    for node in here.nodes:
-        match node:
-            case ast.Subscript(ast.Name(changed), ctx=ast.Store()) | ast.AugAssign(
-                ast.Name(changed)
-            ):
-                if changed == name:
-                    return True
-            case ast.Call(ast.Attribute(ast.Name(changed), method)):
-                if changed == name and method.endswith("_"):
-                    return True
-    return False
 
 
 def _mask_of(code: ast.Subscript) -> ast.Name | None:

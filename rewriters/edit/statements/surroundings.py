@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
-_COMPREHENSIONS = (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LATER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 """What has a body of its own, which is read by itself."""
@@ -178,11 +177,27 @@ class Surroundings:
         if found is not None or not isinstance(code, ast.Name):
             return found, None if found is None else found.node
         for outer in self.around(code):
-            if isinstance(outer, (ast.Lambda, ast.comprehension, *_COMPREHENSIONS, ast.stmt)):
+            if isinstance(outer, (ast.Lambda, ast.comprehension, *COMPREHENSIONS, ast.stmt)):
                 break
             if (found := self.evaluations.get(id(outer))) is not None:
                 return found, found.names.get(code.id)
         return None, None
+
+    def is_written_to(self, name: str) -> bool:
+        """Tell whether anything changes a tensor where it is: ``mask[0] = True``, ``mask &= m``."""
+        for node in self.nodes:
+            match node:
+                case ast.Subscript(whole, ctx=ast.Store()) | ast.AugAssign(whole):
+                    pass
+                case ast.Call(ast.Attribute(whole, method)) if method.endswith("_"):
+                    pass
+                case _:
+                    continue
+            while isinstance(whole, ast.Subscript):
+                whole = whole.value
+            if ast.unparse(whole) == name:
+                return True
+        return False
 
     def _is_tested_for_another(self, name: ast.Name) -> bool:
         """Tell whether a name is something else where it stands: ``if isinstance(x, list):``."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from npufix.rewriters.graph.modules.syntax import names_bound_in, parse_once, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from types import CodeType, FrameType
 
     from _typeshed import TraceFunction
@@ -86,6 +86,22 @@ def tracing(trace_call: TraceFunction) -> Iterator[None]:
         yield
     finally:
         sys.settrace(previous)
+
+
+@contextmanager
+def watching(filename: str, line: int, look: Callable[[FrameType], object]) -> Iterator[None]:
+    """Let somebody look at each frame of a file that comes to a line, before it runs."""
+
+    def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
+        return trace_line if frame.f_code.co_filename == filename else None
+
+    def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        if event == "line" and frame.f_lineno == line:
+            look(frame)
+        return trace_line
+
+    with tracing(trace_call):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
-from npufix.rewriters.verification.calls.boxes import cluster, draw_floats, draw_shares, stretch
+from npufix.rewriters.verification.calls.floats import cluster, draw_floats, draw_shares, stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

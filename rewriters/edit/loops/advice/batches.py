@@ -160,15 +160,6 @@ def _form(taken: Round) -> str:
     return "" if form == PREFIXES and _only_cuts(taken) else form
 
 
-def _is_layer_of_list(func: ast.expr) -> bool:
-    """Tell whether each round calls a layer of its own: ``self.layers[i].forward``."""
-    return (
-        isinstance(func, ast.Attribute)
-        and func.attr == "forward"
-        and isinstance(func.value, ast.Subscript)
-    )
-
-
 def _is_part(pick: ast.Subscript, taken: Round) -> bool:
     """Tell whether code is a part of joined rows that begins where the last ended: ``x[a:b]``."""
     match list_indexes(pick.slice)[0]:
@@ -301,8 +292,10 @@ def _may_be_at_once(taken: Round) -> bool:
         of_torch = dotted.startswith("torch.") and last_name(call.func) not in _ONE_BY_ONE
         if not of_torch and _NOT_AT_ONCE.search(last_name(call.func)):
             return False
-        of_list = isinstance(call.func, ast.Subscript) or _is_layer_of_list(call.func)
-        if of_list or dotted.split(".")[0] in {"numpy", "random"}:
+        called = call.func
+        if isinstance(called, ast.Attribute) and called.attr == "forward":
+            called = called.value  # ``self.layers[i].forward(x)``, as ``self.layers[i](x)``
+        if isinstance(called, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
             return False
     alone = stands_alone(taken, nodes) or asks_for_objects(taken, nodes)
     return not (alone or needs_others(taken, nodes))

@@ -100,9 +100,9 @@ def _read_behind(  # noqa: PLR0913 - all that is known of it
 ) -> Proposal:
     """Return a tensor in place of what ``code`` reads, and its number behind the loop."""
     (new, after), end = texts, loop.end_lineno or 0
-    proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
-    if is_trained_on(here, tensor):
-        proven = frozenset({"is-tensor", "single-precision-sum"})
+    is_loss = is_trained_on(here, tensor)
+    proven = {"is-tensor"} if is_loss or here.is_tensor(tensor) else set()
+    proven |= {"single-precision-sum"} if is_loss or counts else set()
     return Proposal(
         code,
         form=form,
@@ -112,7 +112,7 @@ def _read_behind(  # noqa: PLR0913 - all that is known of it
         ),
         shown=f"{new}\n{after}",
         asked=(("x", here.text(tensor)),),
-        proven=proven | ({"single-precision-sum"} if counts else set()),
+        proven=frozenset(proven),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import first_read, is_of_host
 from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host, names_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _DOUBLE = re.compile(r"\btorch\.(float64|double|DoubleTensor|complex128|cdouble)\b|^float64$")
-_TO_HOST = frozenset({'"cpu"', "'cpu'", 'torch.device("cpu")', "torch.device('cpu')"})
 _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
 _REASONED = re.compile(r"(?i)\b(fp64|float64|double[- ]precision)\b")
@@ -108,7 +107,7 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
     if is_brought_to_host(value):
         return False
     given = [*code.args, *(k.value for k in code.keywords)]
-    to_host = any(here.text(arg) in _TO_HOST for arg in given)  # ``x.to("cpu", torch.float64)``
+    to_host = any(map(names_host, given))  # ``x.to("cpu", torch.float64)``
     return not (to_host or is_of_host(here, first_read(tensor)) or _is_left(here, code))
 
 

@@ -416,7 +416,7 @@ def _say_what_waits(here: Surroundings, read: Read, users: Sequence[Node]) -> Pr
         return tell_size(here, read.code, value)
     tests = tests_of(here, read.code, users)
     if any(map(is_check, tests)):
-        kept = _is_kept(here, {here.value(read.code), *users})
+        kept = _is_kept(here, {here.value(read.code), *users} - {None})
         alone = here.loop_of(read.code) is None and not kept
         return Proposal(read.code, _FOR_CHECK) if alone else None
     in_loop = here.loop_of(read.code) is not None
@@ -430,7 +430,7 @@ def _is_kept(here: Surroundings, numbers: set[Node | None]) -> bool:
     return any(
         isinstance(n, ast.Assign)
         and any(isinstance(target, ast.Attribute) for target in n.targets)
-        and here.value(n.value) in numbers - {None}
+        and here.value(n.value) in numbers
         for n in here.nodes
     )
 

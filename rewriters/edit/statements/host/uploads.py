@@ -27,7 +27,7 @@ from npufix.rewriters.edit.statements.host.waits.batches import (
 )
 from npufix.rewriters.edit.statements.kept.buffers import keep_numbers
 from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host, names_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, list_stored_names
@@ -467,8 +467,7 @@ def _is_left_there(here: Surroundings, code: ast.Call) -> bool:
     for device in (k.value for k in code.keywords if k.arg == "device"):
         bound = [n for n in here.nodes if isinstance(n, ast.Assign)]
         made = [n.value for n in bound if ast.unparse(device) in map(ast.unparse, n.targets)]
-        given = [ast.unparse(d).replace('"', "'") for d in made or [device]]
-        return all(re.fullmatch(r"(torch\.device\()?'cpu'\)?", d) for d in given)
+        return all(map(names_host, made or [device]))
     return False
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
-from npufix.rewriters.verification.calls.coverage import tracing
+from npufix.rewriters.verification.calls.coverage import watching
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Several, Value
 from npufix.rewriters.verification.inputs.cases.axes import Axis, list_places, set_sizes
@@ -29,8 +29,6 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import CodeType, FrameType
-
-    from _typeshed import TraceFunction
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.target import Target
@@ -239,19 +237,14 @@ def _watch(
     seen: list[float] = []
     equal: list[tuple[int, int]] = []
 
-    def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
-        return trace_line if frame.f_code.co_filename == filename else None
+    def look(frame: FrameType) -> None:
+        seen.extend(_list_gaps(*read_sides(one, frame)))
+        for pair in itertools.product(_SMALL, _SMALL) if names and not equal else ():
+            others = dict(zip(names, pair, strict=True))
+            if 0 in _list_gaps(*read_sides(one, frame, others)):
+                equal.append(pair)
 
-    def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
-        if event == "line" and frame.f_lineno == one.line:
-            seen.extend(_list_gaps(*read_sides(one, frame)))
-            for pair in itertools.product(_SMALL, _SMALL) if names and not equal else ():
-                others = dict(zip(names, pair, strict=True))
-                if 0 in _list_gaps(*read_sides(one, frame, others)):
-                    equal.append(pair)
-        return trace_line
-
-    with tracing(trace_call):
+    with watching(filename, one.line, look):
         yield seen, equal
 
 

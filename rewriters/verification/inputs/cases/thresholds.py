@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import tracing
+from npufix.rewriters.verification.calls.coverage import watching
 from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.cases.boundaries import (
     Comparison,
@@ -29,8 +29,6 @@ from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
-
-    from _typeshed import TraceFunction
 
     from npufix.rewriters.edit.job import Job
 
@@ -92,22 +90,15 @@ def _watch(filename: str, one: Comparison) -> Iterator[list[float]]:
     """Collect how much the right side is larger, where one of them is a tensor of floats."""
     seen: list[float] = []
 
-    def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
-        return trace_line if frame.f_code.co_filename == filename else None
-
-    def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
-        if event == "line" and frame.f_lineno == one.line and len(seen) < _MOST_ELEMENTS:
-            left, right = read_sides(one, frame)
-            whole = [s for s in (left, right) if isinstance(s, torch.Tensor)]
-            if whole and all(t.is_floating_point() for t in whole) and None not in {left, right}:
-                try:
-                    gaps = (right - left).detach().flatten()  # type: ignore[operator] # checked
-                except (RuntimeError, TypeError):
-                    return trace_line
+    def look(frame: FrameType) -> None:
+        left, right = read_sides(one, frame) if len(seen) < _MOST_ELEMENTS else (None, None)
+        whole = [s for s in (left, right) if isinstance(s, torch.Tensor)]
+        if whole and all(t.is_floating_point() for t in whole) and None not in {left, right}:
+            with suppress(RuntimeError, TypeError):
+                gaps = (right - left).detach().flatten()  # type: ignore[operator] # checked
                 seen.extend(gaps[:_MOST_ELEMENTS].tolist())
-        return trace_line
 
-    with tracing(trace_call):
+    with watching(filename, one.line, look):
         yield seen
 
 

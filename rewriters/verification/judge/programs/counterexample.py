@@ -439,21 +439,20 @@ def _list_before(target: Target, one: CaseRun) -> str:
 
 def _make(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     owner = f"module.{recipe.kind or target.qualname.rpartition('.')[0]}"
-    late = materialise(dict(recipe.late), "ordinary", 0, torch.float32)
-    held = (f"{n}={_argument(dict(recipe.late)[n], v, {})}" for n, v in late.items())
-    after = ", ".join(held)
+    late = dict(recipe.late)
+    values = materialise(late, "ordinary", 0, torch.float32)
+    held = [f"{n}={_argument(late[n], value, {})}" for n, value in values.items()]
     if recipe.attributes is not None:
         way = f"__import__({recipe.__module__!r}, fromlist=['']).Recipe"
         made = f"{way}(attributes={recipe.attributes!r}).build({owner})"
-        return f"having({made}, {after})" if after else made
-    specs = dict(recipe.arguments)
-    namespace = target.loaded.namespace
-    texts = (f"{n}={_argument(specs[n], value, namespace)}" for n, value in given.items())
-    made = f"{owner}({', '.join(texts)})"
-    chosen = [(p.split("."), v) for p, v in recipe.chosen if p.startswith("self.")]
-    direct = ", ".join(f"{p[1]}={v!r}" for p, v in chosen if len(p) == 2)  # noqa: PLR2004
-    direct = ", ".join(filter(None, (after, direct)))
-    return f"having({made}, {direct})" if direct else made
+    else:
+        specs = dict(recipe.arguments)
+        namespace = target.loaded.namespace
+        texts = (f"{n}={_argument(specs[n], value, namespace)}" for n, value in given.items())
+        made = f"{owner}({', '.join(texts)})"
+        chosen = [(p.split("."), v) for p, v in recipe.chosen if p.startswith("self.")]
+        held += [f"{p[1]}={v!r}" for p, v in chosen if len(p) == 2]  # noqa: PLR2004
+    return f"having({made}, {', '.join(held)})" if held else made
 
 
 def _find_in(namespace: Mapping[str, object], name: str) -> object:

@@ -83,20 +83,7 @@ def _is_spread_and_written(here: Surroundings, code: ast.Call, moved: ast.expr) 
         node = node.args[0] if node.args and node.op in operators.VIEWS | {Op.GETITEM} else None
     if node is None or not isinstance(bound, ast.Assign):
         return False
-    names = {ast.unparse(target) for target in bound.targets}
-    for n in here.nodes:
-        match n:
-            case ast.Subscript(whole, _, ast.Store()) | ast.AugAssign(whole):
-                pass
-            case ast.Call(ast.Attribute(whole, how)) if how.endswith("_"):
-                pass
-            case _:
-                continue
-        while isinstance(whole, ast.Subscript):
-            whole = whole.value
-        if ast.unparse(whole) in names:
-            return True
-    return False
+    return any(map(here.is_written_to, map(ast.unparse, bound.targets)))
 
 
 def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal | None:

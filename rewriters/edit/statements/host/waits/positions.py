@@ -49,7 +49,7 @@ _MASKS = operators.COMPARISONS | {
 }  # fmt: skip
 _RESHAPED = frozenset({"flatten", "reshape", "squeeze", "t", "view", Op.GETITEM})
 _SUMS = frozenset({"mean", "sum"})
-_TAKEN = frozenset({*_RESHAPED, Op.ITEM, Op.GETITEM})
+_TAKEN = _RESHAPED | {Op.ITEM}
 _FORM_MARKED = "marked"
 _PLACES = (
     "the host waits for how many places there are, and what they pick has another shape each time: "
