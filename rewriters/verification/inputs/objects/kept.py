@@ -77,8 +77,9 @@ def is_layer(owner: type, name: str) -> bool:
 
     ``name`` may be a pattern of what is made of it.
     """
-    source, _ = read_methods(owner)
+    source, tree = read_methods(owner)
     kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
+    kept += [attribute for attribute, given in list_kept(tree) if re.fullmatch(name, given)]
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
 
 

@@ -107,6 +107,7 @@ from npufix.rewriters.verification.inputs.load import load as load_as_far_as_pos
 
 def load(text, name):
     module = types.ModuleType(name)
+    sys.modules[name] = module
     loaded = load_as_far_as_possible(text, {path!r}, {root!r}, {qualname!r}, name)
     module.__dict__.update(loaded.namespace)
     return module
