@@ -24,7 +24,7 @@ _MEASURES = {
 _CLASSES_OF = {"bincount": (9, "minlength"), "one_hot": (1, "num_classes")}
 """What takes whole numbers, and where it takes what they are less than."""
 _TARGET = re.compile(r"(^|_)(targets?|labels?|gt|y|truth)(_|$)")
-_GUESS = re.compile(r"(^|_)(pred\w*|outputs?|outs?|logits|inputs?|x|estimates?|recon\w*)(_|$)|hat$")
+_GUESS = re.compile(r"(^|_)(pred\w*|outputs?|outs?|logits|inputs?|estimates?|recon\w*)(_|$)|hat$")
 IGNORED = (
     r"(^|_)(ignored?|void|invalid|missing|pad(ding)?)_?(index|idx|label|id|token|value)(_id)?$"
     r"|^(ignored?|void)$"
