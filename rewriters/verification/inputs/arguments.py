@@ -133,6 +133,11 @@ def guess_tensors(
         likely = shapes or _distinct([t.shape for s in made for t in list_tensors(s) if t.shape])
         rotates = re.search(_ROTATIONS_SAID, parameter.name.lower()) is not None
         fitting = [Tensor(s, "rotation" if rotates else "complex") for s in likely]
+    if declared.use.measured == "share":
+        floats = [t for t in fitting if isinstance(t, Tensor)]
+        fitting = [
+            one for t in floats for one in (replace(t, kind="binary"), replace(t, kind="unit"))
+        ]
     if "zero-one" in declared.kinds and (not fitting or "float" not in declared.kinds):
         fitting += [Tensor(s, "binary") for s in shapes]  # a loss wants 0.0 and 1.0
     return [*cached, *fitting]
@@ -484,15 +489,3 @@ def is_integral(specs: Mapping[str, Spec]) -> bool:
         isinstance(s, Tensor) and s.kind == "int" and not re.search(INTEGER_TENSOR, name.lower())
         for name, s in specs.items()
     )
-
-
-def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Shrink a recorded shape, equal sizes staying equal and different ones different."""
-    small = iter((5, 7, 6, 9, 10, 12))
-    known: dict[int, int] = {}
-    for size in dims[:-1]:
-        if size not in known:
-            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 - already small
-    if dims and dims[-1] not in known:
-        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 - already small
-    return tuple(known[size] for size in dims)

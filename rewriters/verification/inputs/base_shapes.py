@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import root_name, walk
-from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
+from npufix.rewriters.verification.inputs.arguments import BASES
 from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -212,3 +212,15 @@ def with_rows(declared: Declarations, function: ast.AST | None, made: object) ->
                     rows = str(held.num_embeddings)
                     found[name] = replace(known, kinds=frozenset({"int"}), below=rows)
     return replace(declared, arguments={**declared.arguments, **found}) if found else declared
+
+
+def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Shrink a recorded shape, equal sizes staying equal and different ones different."""
+    small = iter((5, 7, 6, 9, 10, 12))
+    known: dict[int, int] = {}
+    for size in dims[:-1]:
+        if size not in known:
+            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 - already small
+    if dims and dims[-1] not in known:
+        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 - already small
+    return tuple(known[size] for size in dims)

@@ -246,7 +246,7 @@ def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list
         ):
             run.refused.append(RefusedCase(one, after.error))
         else:
-            run.not_taken = run.not_taken or RefusedCase(one, after.error or "its result is larger")
+            run.not_taken.append(RefusedCase(one, after.error or "its result is larger"))
 
 
 def _ranks(one: CaseRun) -> dict[str, int]:

@@ -106,7 +106,7 @@ class Proof:
     without_init: bool = False
     refused: list[RefusedCase] = field(default_factory=list)
     """Cases of shapes that the original takes and an operator does not."""
-    not_taken: RefusedCase | None = None
+    not_taken: list[RefusedCase] = field(default_factory=list)
     """A case of more dimensions than others, which the original takes and the changed code not."""
     other_integers: str = ""
     """A call with integers that nothing asks for, of which the same come out in another type."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.values import Spec, Value
-from npufix.rewriters.verification.inputs.source.attributes import list_kept
+from npufix.rewriters.verification.inputs.source.attributes import list_kept, list_set
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
@@ -77,8 +77,9 @@ def is_layer(owner: type, name: str) -> bool:
 
     ``name`` may be a pattern of what is made of it.
     """
-    source, _ = read_methods(owner)
-    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
+    source, tree = read_methods(owner)
+    made = re.compile(rf"{name}(?!\w|\()")
+    kept = [attribute for attribute, v in list_set(tree) if made.match(ast.unparse(v))]
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
 
 

@@ -179,6 +179,11 @@ def _mentions(node: ast.AST, texts: set[str]) -> bool:
 
 def list_kept(function: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield the attributes of ``self`` that are set to plain names, and these, also in tuples."""
+    yield from ((name, v.id) for name, v in list_set(function) if isinstance(v, ast.Name))
+
+
+def list_set(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the attributes of ``self`` that are set, and to what, also in tuples."""
     for node in walk(function):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
@@ -187,9 +192,8 @@ def list_kept(function: ast.AST) -> Iterator[tuple[str, str]]:
         if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             pairs = [*zip(target.elts, node.value.elts, strict=False)]
         for one, value in pairs:
-            own = isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"
-            if own and isinstance(one, ast.Attribute) and isinstance(value, ast.Name):
-                yield one.attr, value.id
+            if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self":
+                yield one.attr, value
 
 
 def _list_changed(node: ast.AST) -> list[ast.expr]:

@@ -31,6 +31,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     parse_assumption,
     read_comments_of_signature,
 )
+from npufix.rewriters.verification.inputs.source.operands import list_lettered
 from npufix.rewriters.verification.inputs.source.parameters import (
     HEADS,
     name_sizes,
@@ -393,6 +394,8 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
     given = read_default_sizes(init)
+    for name, letters in list_lettered(function, {n for n in names if not found[n].shapes}):
+        found[name] = replace(found[name], shapes=(letters,))
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
         found[name] = replace(found[name], shapes=tuple(name_sizes(s, given) for s in full))

@@ -34,8 +34,12 @@ _OF_TYPES = (
 )
 _GROWING = r"arange|cumsum|cumprod|linspace|position|\bscan\b|outer\("
 """What counts: in the dtype of the activations, it cannot beyond this."""
+_ONES = r"\bones(_like)?\(|\bnew_ones\("
+_ADDS = r"\b(index_add|scatter_add|scatter_reduce|index_put)_?\("
+"""What counts one by one: in halves, it stays at 256 however many there are."""
 _CAST = r"\.dtype\b|type_as|autocast|\.to\(\w+\)|\.float\(|\bfloat32\b|\.double\(|\bfloat64\b"
 _BFLOAT16_COUNTS_TO = 257
+_BFLOAT16_IS_FAR_BELOW = 4096
 
 
 def list_numbers(texts: Iterable[str], qualname: str) -> list[int]:
@@ -74,6 +78,8 @@ def _numbers(text: str, qualname: str) -> list[int]:
         found += [first for pattern, first in _OF_TYPES if re.search(pattern, source)]
         if re.search(_GROWING, source) and re.search(_CAST, source):
             found.append(_BFLOAT16_COUNTS_TO)
+        if re.search(_ONES, source) and re.search(_ADDS, source):
+            found.append(_BFLOAT16_IS_FAR_BELOW)
         found += list(_constants(part))
     return found
 

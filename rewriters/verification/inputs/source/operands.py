@@ -11,7 +11,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import last_name, list_defaults, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_defaults,
+    list_stored_names,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -128,6 +133,30 @@ def _says(name: ast.Name, owners: dict[ast.AST, ast.AST]) -> bool:
     if isinstance(owner, ast.Compare):
         return not all(isinstance(op, ast.Is | ast.IsNot) for op in owner.ops)
     return not (isinstance(owner, ast.Attribute) and owner.attr in {"shape", "size", "dim", "ndim"})
+
+
+def list_lettered(
+    function: ast.AST, names: Collection[str]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the sizes by which ``einsum("nbh,bh->n", keys, query)`` calls those of arguments.
+
+    Of one that multiplies arguments alone, which are no others before, each for the first time.
+    """
+    seen: set[str] = set()
+    free = {*names} - list_stored_names(function)
+    for call in walk(function):
+        match call:
+            case ast.Call(func, [ast.Constant(str(pattern)), *given]) if (
+                last_name(func) == "einsum"
+            ):
+                letters = pattern.partition("->")[0].replace(" ", "").split(",")
+                own = [getattr(one, "id", "") for one in given]
+                plain = len(own) == len(letters) and all(map(str.isalpha, letters))
+                if plain and set(own) <= free - seen and len({*own}) == len(own):
+                    seen |= {*own}
+                    yield from (
+                        (name, tuple(each)) for name, each in zip(own, letters, strict=True)
+                    )
 
 
 def find_flags(call: ast.Call) -> str:

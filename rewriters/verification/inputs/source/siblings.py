@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import list_handed, walk
 from npufix.rewriters.verification.inputs.source.operands import list_keys_by_default, list_places
+from npufix.rewriters.verification.inputs.source.training.losses import list_measured
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
@@ -103,6 +104,9 @@ def read_uses(
     uses = dict(find_uses(function))
     for name in find_passed_whole(tree, function, qualname) & uses.keys():
         uses[name].numbers = True
+    for name, measured in list_measured(function, init):
+        if name in uses:
+            uses[name].measured = measured
     for name, keys in list_keys_by_default(function, init).items():
         if name in uses:
             uses[name].keys = list(dict.fromkeys([*uses[name].keys, *keys]))

@@ -23,7 +23,10 @@ from npufix.rewriters.verification.inputs.source.training.loops import (
     find_batches,
     find_result,
 )
-from npufix.rewriters.verification.inputs.source.training.losses import list_class_weights
+from npufix.rewriters.verification.inputs.source.training.losses import (
+    find_bound,
+    list_class_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +127,8 @@ class Use:
     """Whether it holds a number for each class: ``F.cross_entropy(x, y, weight=weights)``."""
     numbers: bool = False
     """Whether its elements are whole: ``chosen == expert``, ``x[: int(lengths[b])]``."""
+    measured: Literal["", "float", "share"] = ""
+    """Whether a loss measures it, or holds it against probabilities: never whole numbers."""
     batches: Batch | None = None
     """What a loop takes from it with every round, if it takes that apart."""
     batch: Batch | None = None
@@ -148,12 +153,13 @@ class Use:
         return "is_complex" not in self.attributes and bool(self.attributes & _OF_COMPLEX)
 
     @property
-    def kind(self) -> Literal["int", "complex", "bool"] | None:
+    def kind(self) -> Literal["int", "float", "complex", "bool"] | None:
         """What its elements are, if nothing else would do."""
         return (
             "int" if self.numbers
             else "complex" if self.is_complex
             else "bool" if self.flags
+            else "float" if self.measured
             else None
         )  # fmt: skip
 
@@ -437,11 +443,9 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
         use.attributes |= {called} & {*_OF_COMPLEX, "is_complex"}
     use.weighs |= any(_is(w, name) for w in list_class_weights(node))
     use.flags |= find_flags(node) == name
-    if called == "bincount" and any(
-        name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]
-    ):
-        most = [k.value for k in node.keywords if k.arg == "minlength"]
-        use.below = "".join(ast.unparse(one).removeprefix("self.") for one in most)
+    if any(name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]):
+        use.below = find_bound(node) or use.below
+    use.numbers |= called == "one_hot" and _is(next(iter(arguments), None), name)
     use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
     if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):
         operands = str(arguments[0].value).partition("->")[0].split(",")
@@ -468,7 +472,7 @@ def _list_counts(node: ast.Call, called: str) -> Iterator[ast.expr]:
         for argument in node.args:
             yield from argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
     elif called in _COUNTED_LATER:
-        own = of is not None and not (_is(of, "torch") or _is(of, "F"))
+        own = of is not None and not re.search(r"^(torch|F)$|functional$", ast.unparse(of))
         yield from node.args if own else node.args[1:]
         yield from (keyword.value for keyword in node.keywords)
     elif called in {"min", "max"} and of is None and len(node.args) == _PAIR:

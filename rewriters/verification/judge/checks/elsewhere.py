@@ -13,6 +13,7 @@ from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
 from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun
+from npufix.rewriters.verification.judge.programs.replay import OneDevice
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 ELSEWHERE = "meta"
 _MOST = 3
 _OTHER_DEVICE = (
-    r"same device|(is|are) on cpu|on device cpu|expected device meta|from device cpu"
+    r"same device|(is|are) on cpu|on device cpu|expected device (meta|cpu)|from device cpu"
     r"|devices?,? (meta and cpu|cpu and meta)|two different devices"
 )
 
@@ -59,6 +60,7 @@ def _error_elsewhere(target: Target, case: CallCase, dtype: torch.dtype) -> str:
     def run() -> object:
         prepared = target.on_host().prepare(case, dtype, device=ELSEWHERE)
         seed_everything(case.seed)
-        return prepared.call(prepared.arguments)
+        with OneDevice():  # type: ignore[no-untyped-call] # torch does not annotate it
+            return prepared.call(prepared.arguments)
 
     return try_call(run, CALL_S).error

@@ -6,12 +6,12 @@ import ast
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, find_blocks
 from npufix.rewriters.verification.calls.device import is_real
-from npufix.rewriters.verification.calls.values import Tensor
+from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, resize
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.path_conditions import find_impossible
 from npufix.rewriters.verification.inputs.source.shapes import ANY
@@ -25,6 +25,8 @@ from npufix.rewriters.verification.judge.checks.refusals import (
 )
 from npufix.rewriters.verification.judge.checks.work import list_repeated
 from npufix.rewriters.verification.judge.compare_versions import find_patched_lines
+from npufix.rewriters.verification.judge.evidence import RefusedCase
+from npufix.rewriters.verification.judge.observe_case import observe_original
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     NotVerifiedError,
@@ -63,8 +65,10 @@ def require_all(
     _require_earlier_calls(run)
     _require_hooks(run.job)
     _require_looking_at_arguments(run.job)
-    if run.not_taken is not None:
-        one, why = run.not_taken
+    for one, why in run.not_taken:
+        if _fits_one_number(original, one, compared):
+            run.refused.append(RefusedCase(one, why))
+            continue
         raise NotVerifiedError(
             f"the changed code does not take {one.case}, which the original does: {why}; "
             "with other numbers of dimensions the two agree"
@@ -82,6 +86,33 @@ def require_all(
     if missing:
         words = "; ".join(f"{what}: {why}" for what, why in missing)
         raise BackendLimitError(f"{words}; equal in {run.judge.cases} runs otherwise")
+
+
+def _fits_one_number(original: Target, one: CaseRun, compared: Sequence[CaseRun]) -> bool:
+    """Say whether the original takes so many dimensions of few sizes alone, by broadcasting.
+
+    ``t[:, None] * freqs[None]`` takes ``t`` of three dimensions where the last is one, or ``dim=2``
+    makes one of ``freqs``; what it is written for runs whatever these are.
+    """
+
+    def list_refused(case: CallCase) -> list[bool]:
+        specs = case.assignment.specs
+        given = {n: s.value for n, s in specs.items() if isinstance(s, Value) and s.given}
+        whole = [(n, v) for n, v in given.items() if type(v) is int]
+        others = [{**specs, n: Value(v + more)} for n, v in whole for more in (4, 6)]
+        every = {**specs, **{n: Value(v + 6) for n, v in whole}}
+        for old in sorted({*list_dimensions(specs)} - {0}, reverse=True):
+            others.append(resize(specs, old, old + 4))
+            every = resize(every, old, old + 4)
+        others.append(every)
+        made = [replace(case, assignment=replace(case.assignment, specs=s)) for s in others]
+        modes: tuple[Literal["none"]] = ("none",)
+        seen = (observe_original(original, m, one.dtype, inference=True, modes=modes) for m in made)
+        return [found is None for found in seen]
+
+    names = one.case.assignment.specs.keys()
+    usual = next((c.case for c in compared if c.case.assignment.specs.keys() == names), None)
+    return usual is not None and any(list_refused(one.case)) and not any(list_refused(usual))
 
 
 def _require_refused(run: Proof) -> None:

@@ -80,6 +80,7 @@ import itertools
 import random
 import sys
 import types
+import unittest.mock
 import zlib
 from math import inf, nan
 from typing import Any
@@ -106,6 +107,7 @@ from npufix.rewriters.verification.inputs.load import load as load_as_far_as_pos
 
 def load(text, name):
     module = types.ModuleType(name)
+    sys.modules[name] = module
     loaded = load_as_far_as_possible(text, {path!r}, {root!r}, {qualname!r}, name)
     module.__dict__.update(loaded.namespace)
     return module
@@ -129,7 +131,7 @@ def prepared(module):
     def call(passed):
         {within}return {function}({given})
 
-    return call, made, arguments, earlier
+    return {returned}, made, arguments, earlier
 '''
 _BOUND = """    modules = (v for v in arguments.values() if isinstance(v, torch.nn.Module))
     arguments[{!r}].param_groups[0]["params"] = [p for m in modules for p in m.parameters()]
@@ -363,6 +365,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         + ("" if one.case.training else _EVALUATED)
         + (_SHARED.format(*one.case.shared) if any(one.case.shared) else "")
         + (_ELSEWHERE if one.device else ""),
+        returned="on_meta(call)" if one.device else "call",
         function=function,
         within=autocast if one.case.autocast else "",
         given=", ".join(given),

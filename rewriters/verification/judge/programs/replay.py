@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import random
 import types
+import unittest.mock
 import zlib
 from typing import Any
 
@@ -192,6 +193,51 @@ def elsewhere(made: Any, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
         for name, value in arguments.items()
     }
     return made.to("meta") if isinstance(made, torch.nn.Module) else made, moved
+
+
+class OneDevice(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # noqa: SLF001 - torch has no other
+    """Refuses what devices refuse and ``meta`` does not: to look up by numbers of the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        names = "embedding index_select gather scatter scatter_add mm bmm addmm convolution"
+        if func.overloadpacket.__name__.strip("_") in names.split():
+            flat = torch.utils._pytree.tree_leaves((args, kwargs))  # noqa: SLF001 - same
+            found = {v.device.type for v in flat if isinstance(v, torch.Tensor) and v.dim()}
+            if len(found) > 1:
+                raise RuntimeError("Expected all tensors to be on the same device")
+        return func(*args, **(kwargs or {}))
+
+
+class NamedDevice(torch.overrides.TorchFunctionMode):
+    """Has ``device="cuda"`` mean ``meta``."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        def mean(value: Any) -> Any:  # noqa: ANN401
+            named = isinstance(value, (str, torch.device)) and str(value).partition(":")[0] in {
+                "cuda",
+                "npu",
+            }
+            return "meta" if named else value
+
+        return func(*map(mean, args), **{key: mean(v) for key, v in (kwargs or {}).items()})
+
+
+def on_meta(call: Any) -> Any:  # noqa: ANN401
+    """Return a call that runs as on a device: ``meta``, which ``x.cuda()`` means as well."""
+
+    def move(held: Any, *_: Any, **_words: Any) -> Any:  # noqa: ANN401
+        return held.to("meta")
+
+    def called(passed: Any) -> Any:  # noqa: ANN401
+        with contextlib.ExitStack() as stack:
+            for kind, name in itertools.product((torch.Tensor, torch.nn.Module), ("cuda", "npu")):
+                patched = unittest.mock.patch.object(kind, name, move, create=True)
+                stack.enter_context(patched)
+            stack.enter_context(NamedDevice())
+            stack.enter_context(OneDevice())  # type: ignore[no-untyped-call]
+            return call(passed)
+
+    return called
 
 
 def describe_results(

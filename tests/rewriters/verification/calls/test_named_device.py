@@ -67,4 +67,17 @@ def test_a_name_is_the_device_that_a_call_runs_on() -> None:
 def test_what_no_longer_moves_is_refuted(old: str, new: str, status: Status) -> None:
     text = MASKED.replace(".cuda()", old)
     made = "torch.arange(x.shape[0])" + old
-    assert verdict(text, (made, new)).status is status
+    found = verdict(text, (made, new))
+    assert found.status is status
+    assert bool(found.script) == (status is Status.REFUTED)  # a program shows it
+
+
+def test_what_is_looked_up_by_numbers_of_the_host_is_refuted() -> None:
+    text = """
+    def look_up(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[0], device=x.device)
+        return x + F.embedding(places, table)
+    """
+    found = verdict(text, (", device=x.device", ""))
+    assert "on every device but the CPU" in found.counterexample
+    assert found.script

@@ -293,6 +293,38 @@ def test_numbers_of_the_code_and_of_its_types() -> None:
     old = "def f(x, n=512):\n    return x.split(2**7), x.arange(3)\n"
     new = old.replace("x.split(2**7)", "x.to(torch.uint8)")
     assert list_numbers((old, new), "f") == [128, 256, 512]
+    counted = "def f(x, at):\n    return x.new_zeros(3).index_add_(0, at, torch.ones_like(x))\n"
+    assert list_numbers(("def f(x, at):\n    return x\n", counted), "f") == [4096]
+
+
+@pytest.mark.parametrize(
+    ("line", "kinds", "measured"),
+    [
+        ("F.smooth_l1_loss(pred, target)", {"float"}, "float"),
+        ("F.binary_cross_entropy_with_logits(pred, target)", {"float"}, "share"),
+        ("(pred - target).abs().mean()", {"float"}, "float"),
+        ("F.cross_entropy(pred, target)", set(), ""),
+        ("torch.nn.functional.one_hot(target, pred)", {"int"}, ""),
+        ("(pred * 4 - target).bincount()", set(), ""),  # classes of classes
+    ],
+)
+def test_what_a_loss_measures_is_of_floats(line: str, kinds: set[str], measured: str) -> None:
+    one = declared(f"def f(pred, target):\n    return {line}\n").of("target")
+    assert (one.kinds, one.use.measured) == (kinds, measured)
+    guesses = guess_argument(Parameter("target", "", inspect.Parameter.empty), (2, 3), (), one)
+    first = guesses[0]
+    assert isinstance(first, Tensor)
+    assert first.kind == {"share": "binary", "float": "float"}.get(measured, "int")
+
+
+def test_letters_of_an_einsum_are_sizes() -> None:
+    text = "def f(m, k, w):\n    x = torch.einsum('nbhm,bhm->nbh', m, k)\n    return x, {}\n"
+    found = declared(text.format("w"))
+    assert found.of("m").shapes == (("n", "b", "h", "m"),)
+    assert found.of("k").shapes == (("b", "h", "m"),)
+    # beside what is no argument nothing is said, nor a second time
+    later = declared(text.format("torch.einsum('ij,jk', x, w), torch.einsum('ij,jk', m, w)"))
+    assert not later.of("w").shapes
 
 
 def test_what_is_used_as_a_number_is_one() -> None:

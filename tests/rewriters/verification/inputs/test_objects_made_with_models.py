@@ -8,6 +8,22 @@ pytest.importorskip("torch")
 
 from tests.rewriters.verification.changed_programs import verdict
 
+from npufix.rewriters.verification.inputs.objects.kept import is_layer
+
+
+class _Pair:
+    def __init__(self, first: object, second: object) -> None:
+        self.first, self.last = first, second
+
+    def __call__(self, x: object) -> object:
+        return self.last(x)  # type: ignore[operator]
+
+
+def test_layers_are_kept_by_tuples_too() -> None:
+    assert is_layer(_Pair, "second")
+    assert not is_layer(_Pair, "first")
+
+
 PRE_NORM = """
 class PreNorm(torch.nn.Module):
     def __init__(self, dim, fn):

@@ -77,6 +77,17 @@ def test_several_missing_bases_are_not_the_same_twice() -> None:
     assert len(kind.__mro__) > len(("Model", "HubMixin", "SaveMixin"))
 
 
+def test_a_program_shows_what_loads_without_its_base() -> None:
+    text = """
+    from missing_heads import Head
+
+    class Mine(Head):
+        def forward(self, x):
+            return x * 2.0
+    """
+    assert verdict(text, ("2.0", "3.0")).script
+
+
 def test_a_mask_of_heads_says_how_many_dimensions_queries_have() -> None:
     program = """
     def attend(q, k, v, mask):

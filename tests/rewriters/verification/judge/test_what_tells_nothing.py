@@ -92,6 +92,13 @@ def pool(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     "x (B, C, T), lengths (B,) frames of each."
     return torch.stack([x[b, :, : int(lengths[b])].sum(-1) for b in range(x.shape[0])])
 """
+TIMES = """
+import torch
+
+def embed(steps: torch.Tensor, dim: int):
+    rates = torch.exp(-torch.arange(dim // 2) / 4.0)
+    return (steps[:, None] * rates[None]).cos()
+"""
 MASKED = "((torch.arange(x.shape[-1]) < lengths[:, None])[:, None] * x).sum(-1)"
 
 
@@ -103,6 +110,12 @@ def verified(old: str, before: str, after: str) -> Verdict:
     return verify_function(
         Job("/user/m.py", "/user", old, new, one.qualname, *lines, by_hand=True)
     ).verdict
+
+
+def test_dimensions_that_one_size_alone_lets_through_are_said() -> None:
+    found = verified(TIMES, "steps[:, None] * rates[None]", "torch.outer(steps, rates)")
+    assert found.status is Status.EQUIVALENT, found
+    assert "which the changed code refuses" in found.ground
 
 
 def test_the_same_integers_in_another_type_are_said() -> None:

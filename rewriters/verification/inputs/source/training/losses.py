@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WEIGHING = frozenset({"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"})
 """What takes a weight for each class: by name, or after the labels."""
+_MEASURES = {
+    **dict.fromkeys(("mse_loss", "MSELoss", "l1_loss", "L1Loss", "huber_loss", "HuberLoss")),
+    **dict.fromkeys(("smooth_l1_loss", "SmoothL1Loss", "kl_div", "KLDivLoss")),
+    **dict.fromkeys(("poisson_nll_loss", "PoissonNLLLoss", "gaussian_nll_loss")),
+    **dict.fromkeys(("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"), 1),
+    **dict.fromkeys(("binary_cross_entropy", "BCELoss"), 0),
+}
+"""What takes floats alone, and from which argument on these are shares, from 0 to 1."""
+_CLASSES_OF = {"bincount": (9, "minlength"), "one_hot": (1, "num_classes")}
+"""What takes whole numbers, and where it takes what they are less than."""
+_TARGET = re.compile(r"(^|_)(targets?|labels?|gt|y|truth)(_|$)")
+_GUESS = re.compile(r"(^|_)(pred\w*|outputs?|outs?|logits|inputs?|estimates?|recon\w*)(_|$)|hat$")
 IGNORED = (
     r"(^|_)(ignored?|void|invalid|missing|pad(ding)?)_?(index|idx|label|id|token|value)(_id)?$"
     r"|^(ignored?|void)$"
@@ -34,6 +46,44 @@ def list_class_weights(node: ast.Call) -> list[ast.expr]:
         return []
     at = 0 if called.endswith("Loss") else 2
     return [*node.args[at : at + 1], *(k.value for k in node.keywords if k.arg == "weight")]
+
+
+def find_bound(node: ast.Call) -> str:
+    """Return the name of what numbers of classes are less than: ``one_hot(x, self.classes)``."""
+    at, keyword = _CLASSES_OF.get(last_name(node.func), (0, ""))
+    given = [*node.args[at : at + 1], *(k.value for k in node.keywords if k.arg == keyword)]
+    text = ast.unparse(given[0]).removeprefix("self.") if keyword and given else ""
+    return text if re.fullmatch(r"\w+", text) else ""
+
+
+def list_measured(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, init: ast.AST | None
+) -> Iterator[tuple[str, Literal["float", "share"]]]:
+    """Yield the names that a loss measures, and whether they are shares: ``F.mse_loss(x, y)``.
+
+    ``self.bce(logits, labels)``, with ``self.bce = nn.BCEWithLogitsLoss()``, and what is written
+    out: ``(pred - target).abs()``.
+    """
+    kept: dict[str, str] = {}
+    for node in walk(init) if init is not None else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            kept |= {ast.unparse(t): last_name(node.value.func) for t in node.targets}
+    as_given = {a.arg for a in function.args.args} - list_stored_names(function)
+    for node in walk(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            one, other = (getattr(side, "id", "") for side in (node.left, node.right))
+            for guess, target in ((one, other), (other, one)):
+                if _GUESS.search(guess) and _TARGET.search(target) and {target, guess} <= as_given:
+                    yield from ((name, "float") for name in (guess, target))
+        if not isinstance(node, ast.Call):
+            continue
+        called = kept.get(ast.unparse(node.func)) or last_name(
+            node.func.func if isinstance(node.func, ast.Call) else node.func
+        )
+        for at, given in enumerate(node.args[:2] if called in _MEASURES else ()):
+            first = _MEASURES[called]
+            if isinstance(given, ast.Name) and given.id in as_given:
+                yield given.id, "float" if first is None or at < first else "share"
 
 
 def find_class_weights(tree: ast.AST) -> set[str]:
