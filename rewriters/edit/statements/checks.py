@@ -30,8 +30,8 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_ch
 from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.occasions import is_called_by_forward
-from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, walk
 from npufix.rewriters.graph.nodes import Node

@@ -102,8 +102,8 @@ from npufix.rewriters.edit.statements.host.waits.tests import (
 from npufix.rewriters.edit.statements.host.waits.together import read_at_once, read_in_turn
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.steps.functions import samples
-from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
