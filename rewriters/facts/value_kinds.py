@@ -156,7 +156,10 @@ class ValueKinds:
     def _operands_of_tensors(self) -> frozenset[Node]:
         """Return what the site's path always does something with that only tensors have."""
         site = self.match.evaluation.statement
-        return list_tensors(self.flow, site, self._counts, self.shapes.is_number)
+        return list_tensors(self.flow, site, self._counts, self._is_plain_number)
+
+    def _is_plain_number(self, node: Node) -> bool:
+        return self.shapes.is_number(node) or is_of_configuration(node)
 
     @cached_property
     def _used_as_masks(self) -> frozenset[Node]:
