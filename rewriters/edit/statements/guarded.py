@@ -147,8 +147,11 @@ def _is_held_alone(here: Surroundings, code: ast.If, name: str) -> bool:
     last = code.end_lineno or code.lineno
     inside = next((n for n in reads if code.lineno <= n.lineno <= last), None)
     made = None if inside is None else here.value(inside)
-    if made is None or made.op not in _NEW or here.is_written_to(name):
+    if inside is None or made is None or made.op not in _NEW or here.is_written_to(name):
         return False
+    held = here.evaluations[id(inside)].names
+    if [other for other, value in held.items() if value is made] != [name]:
+        return False  # ``scores = kept = q @ k``
     same = (n for n in reads if here.value(n) is made)
     return all(_only_computes(here, n) for n in same)
 
