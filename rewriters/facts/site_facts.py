@@ -69,7 +69,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         if self.is_test_of(second, first):
             return True
         for name in (first, second):
-            for node in self.match.bindings[name].walk():
+            for node in _holding(self.match.bindings[name]):
                 keywords = node.value if isinstance(node.value, tuple) else ()
                 if node.op.removesuffix("(*)") in operators.FACTORIES and "device" not in keywords:
                     return None
@@ -349,6 +349,20 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""
         return module_facts.is_without_gradients(self.flow, self.match)
+
+
+def _holding(value: Node) -> Iterator[Node]:
+    """Yield what a value is computed of, without what only says where: ``i`` of ``x[i]``.
+
+    An index may lie on the host, whatever it picks from.
+    """
+    todo = [value]
+    seen: set[Node] = set()
+    for node in todo:  # grows
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += node.args[:1] if node.op == Op.GETITEM else node.args
 
 
 def _counts_from_end(node: Node) -> bool:

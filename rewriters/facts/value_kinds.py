@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.facts.index_facts import (
     INT_ANNOTATION,
     are_found_positions,
-    is_comparison_method,
     is_count,
     is_of_configuration,
     is_position,
@@ -20,16 +18,17 @@ from npufix.rewriters.facts.index_facts import (
     is_used_as_int,
     names_of,
 )
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy, list_given_to_numpy
+from npufix.rewriters.facts.kinds.uses import list_masks, list_tensors, proves_tensor
 from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
 from npufix.rewriters.facts.origins import left_out, list_holding_none, list_of_other_classes
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
-from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
@@ -54,10 +53,6 @@ _KEEPS_TENSOR = (
 # A tensor if one of the operands is, and the other one a number or a tensor too.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul"})
 _OF_OPERANDS = _ARITHMETIC | (operators.BROADCAST - _KEEPS_TENSOR)
-# The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
-_PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
-# An array has an attribute of this name, or none, but no such method.
-_METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
 _NO_MASKS = frozenset(
     {Op.CONST, Op.CONTAINER, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE, Op.OPAQUE,
      "multinomial", "randint", "randperm", "searchsorted", "bucketize",  # positions
@@ -82,16 +77,11 @@ _LISTED = re.compile(
     r"(?:typing\.|t\.)?(?:[Ll]ist|Sequence|[Tt]uple)\[([\w.]*Tensor)(?:, \.\.\.)?\]"
 )
 _PART_OF = frozenset({Op.ELEMENT, Op.GETITEM, Op.ITEM})
-_TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
-_OF_NUMPY = re.compile(
-    r"(import alias\(name='|from 0 )?(numpy|scipy|cv2|skimage|PIL|networkx|pandas|sklearn)\b"
-)
-"""A module without tensors, or what a function imports: ``from scipy import sparse``."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
 """Of what a result holds for each row, and is no count: ``num_classes``."""
 _MASK_NAME = re.compile(
@@ -122,7 +112,7 @@ class ValueKinds:
             return True
         if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or is_of_numpy(node):
             return False
-        if node in _list_given_to_numpy(self.flow):
+        if node in list_given_to_numpy(self.flow):
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
@@ -165,22 +155,16 @@ class ValueKinds:
     @cached_property
     def _operands_of_tensors(self) -> frozenset[Node]:
         """Return what the site's path always does something with that only tensors have."""
-        return frozenset(user.node.args[0] for user in self._certain_users())
-
-    def _certain_users(self) -> Iterator[Evaluation]:
-        """Yield the operations that the site's path always runs and that only tensors have."""
         site = self.match.evaluation.statement
-        last = site.end_lineno or site.lineno
-        around: dict[int, bool] = {}
-        """Whether a block is the one of the site, or one around it."""
-        for evaluation in _proving(self.flow):
-            if evaluation.code.lineno <= last and self._counts(evaluation):
-                block = evaluation.block
-                if id(block) not in around:
-                    ends = ((s.lineno, s.end_lineno or s.lineno) for s in block)
-                    around[id(block)] = any(a <= site.lineno and last <= b for a, b in ends)
-                if around[id(block)]:
-                    yield evaluation
+        return list_tensors(self.flow, site, self._counts, self._is_plain_number)
+
+    def _is_plain_number(self, node: Node) -> bool:
+        return self.shapes.is_number(node) or is_of_configuration(node)
+
+    @cached_property
+    def _used_as_masks(self) -> frozenset[Node]:
+        """Return what the site's path always takes for a mask where nothing but bools is one."""
+        return list_masks(self.flow, self.match.evaluation.statement)
 
     def _counts(self, evaluation: Evaluation) -> bool:  # noqa: ARG002 - others know better
         """Tell whether a proof that something is a tensor counts for who asks."""
@@ -200,8 +184,10 @@ class ValueKinds:
         parts = kinds.fullmatch(annotation(self.flow, str(whole.value)))
         return "" if parts is None else parts[1]
 
-    def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
+    def _is_bool(self, node: Node) -> bool:  # noqa: C901, PLR0911 - one case a kind of proof
         args = node.args
+        if node in self._used_as_masks:
+            return True
         if node.op in _BOOLEAN:
             if isinstance(node.value, tuple) and "out" in node.value:
                 return False
@@ -233,7 +219,7 @@ class ValueKinds:
         Wherever that is: one argument is not a tensor here and a number there.
         """
         return any(
-            e.node.args[:1] == (node,) and (e.node.op == "py:len" or _proves_tensor(self.flow, e))
+            e.node.args[:1] == (node,) and (e.node.op == "py:len" or proves_tensor(self.flow, e))
             for e in self.flow.evaluations
         )
 
@@ -445,53 +431,3 @@ def _adds_result(node: Node) -> bool:
 def list_choices(node: Node) -> list[Node]:
     """Return what the code of two branches may leave behind: where it is read, it is bound."""
     return [arg for arg in node.args[1:] if arg.op != Op.UNSET] or [*node.args[1:]]
-
-
-def is_of_numpy(node: Node) -> bool:
-    """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
-    while node.op in operators.VIEWS | {Op.GETITEM, Op.SETITEM}:  # ``x.numpy().reshape(2, 1)[0]``
-        node = node.args[0]
-    # ``x.np``, and ``lib.isnan(x)`` of either library
-    if node.op == "numpy" or (node.op, node.value) in ((Op.ATTR, "np"), (Op.GLOBAL, "numpy")):
-        return True
-    if node.op != Op.CALL:
-        return False
-    made = root = node.args[0]
-    while root.op == Op.ATTR:
-        root = root.args[0]
-    imported = root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value))
-    return bool(imported) or (made.op != Op.GLOBAL and made.value in {"astype", "copy"})
-
-
-@lru_cache(maxsize=4)
-def _list_given_to_numpy(flow: FunctionFlow) -> frozenset[Node]:
-    """Return what NumPy certainly computes with: ``std`` of ``if np.any(std == 0)``."""
-    calls = (e.node for e in flow.by_operation.get(Op.CALL, ()) if e.certain)
-    given = [arg for call in calls if is_of_numpy(call) for arg in call.args[1:]]
-    for node in given:  # grows: ``np.concatenate([boxes[:, :3], ones])``
-        inside = node.args if node.op in operators.COMPARISONS | {Op.LIST} else ()
-        given += node.args[:1] if node.op == Op.GETITEM else inside
-    return frozenset(given)
-
-
-@lru_cache(maxsize=4)
-def _proving(flow: FunctionFlow) -> tuple[Evaluation, ...]:
-    """Return what a function certainly computes and only tensors have; every site asks for it."""
-    certain = (e for e in flow.evaluations if e.certain and e.node.args)
-    return tuple(e for e in certain if _proves_tensor(flow, e))
-
-
-def _proves_tensor(flow: FunctionFlow, evaluation: Evaluation) -> bool:
-    code = evaluation.code
-    is_call = isinstance(code, ast.Call)  # ``a[:, None]`` may be an array
-    if (is_call and evaluation.node.op in _PROVES_TENSOR) or is_comparison_method(code):
-        return True
-    match code:
-        case ast.Call(ast.Attribute(_, attr)) if attr in _METHODS_OF_TENSORS:
-            return True
-        case ast.Call(ast.Attribute(), [], [ast.keyword(arg="dim")]):
-            return evaluation.node.op in operators.TABLE  # NumPy calls it ``axis``
-    # A function of torch takes nothing but tensors, unless it asks or converts.
-    dotted = flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
-    module, _, name = (dotted or "").rpartition(".")
-    return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)

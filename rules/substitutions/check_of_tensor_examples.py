@@ -193,6 +193,24 @@ def load_weights(x: torch.Tensor):
 REWRITTEN = (
     Rewritten(
         """
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, pad: torch.Tensor = None):
+        scores = q @ k.transpose(-2, -1)
+        if pad is not None and pad.any():
+            scores = scores.masked_fill(pad[:, None].to(torch.bool), float("-inf"))
+        return scores.softmax(-1)
+""",
+        """
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, pad: torch.Tensor = None):
+        scores = q @ k.transpose(-2, -1)
+        if pad is not None:
+            scores = scores.masked_fill(pad[:, None].to(torch.bool), float("-inf"))
+        return scores.softmax(-1)
+""",
+    ),
+    Rewritten(
+        """
 def forward(emb: torch.Tensor, ids: torch.Tensor):
     missing = ids == -1
     if torch.any(missing):

@@ -119,6 +119,11 @@ def whole_rows(x: Tensor, mask: Tensor, value: float) -> None:
     x[leading(mask)] = value
 
 
+def whole_planes(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value to what is spelled as planes: ``x[mask, :, :]``."""
+    x[mask, :, :] = value
+
+
 def found(x: Tensor, mask: Tensor, value: float) -> None:
     """Write one value to the positions of a vector where the mask is true."""
     x[either(mask.nonzero(), mask.nonzero().squeeze(), positions(mask))] = value
@@ -272,6 +277,11 @@ PLANE_MASK = Condition(
     "the mask has two dimensions less than the tensor it is used on",
     lambda site: site.more_dims("x", "mask") == 2,  # noqa: PLR2004 - trailing dimensions
 )
+SPELLED_PLANE_MASK = Condition(
+    "plane-mask",
+    "the mask has two dimensions less than the tensor it is used on",
+    lambda site: None if (n := site.more_dims("x", "mask")) is None else n == 2,  # noqa: PLR2004
+)
 COLUMN_MASK = Condition(
     "column-mask",
     "the mask has the shape of the tensor without its first dimension",
@@ -299,6 +309,7 @@ RULE = Substitution(
         Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
         Form(whole_rows, fill_rows, row_inputs, (*START, SPELLED_ROW_MASK)),
         Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
+        Form(whole_planes, fill_planes, plane_inputs, (*START, SPELLED_PLANE_MASK)),
         Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True, one_line=True),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),

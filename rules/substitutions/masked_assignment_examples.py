@@ -8,6 +8,20 @@ REWRITTEN = (
     Rewritten(
         """
 def f(x: torch.Tensor):
+    rows = x.sum((1, 2)) > 0
+    x[~rows, :, :] = 0
+    return x
+""",
+        """
+def f(x: torch.Tensor):
+    rows = x.sum((1, 2)) > 0
+    x.masked_fill_((~rows)[..., None, None], 0)
+    return x
+""",
+    ),
+    Rewritten(
+        """
+def f(x: torch.Tensor):
     x[x < 0] = 0
     return x
 """,

@@ -185,6 +185,18 @@ class Circle(nn.Module):
         new[negative] = far + self.optimum
         return new
 """
+_ADDED = """
+class Memory(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(n))
+
+    def forward(self, one_hot: torch.Tensor):
+        new = one_hot.sum(0)
+        seen = new > 0
+        self.sums[seen] += new[seen]
+        return self.sums
+"""
 _ROWS = """
 class Sampler(nn.Module):
     def forward(self, logits: torch.Tensor, done: torch.BoolTensor):
@@ -301,6 +313,13 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            _ADDED,
+            _ADDED.replace(
+                "self.sums[seen] += new[seen]",
+                "self.sums.copy_(torch.where(seen, self.sums + new, self.sums))",
+            ),
+        ),
         Rewritten(
             _ROWS,
             _ROWS.replace("        rows = logits[done]\n", "")

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.guards import is_simple
 from npufix.rewriters.edit.layout import limit_of, style_of
 from npufix.rewriters.edit.statements.choices import (
-    CHOOSE,
     LEAVES,
     choose,
     divide,
     goes_on,
     is_nothing,
     is_one_number,
-    target_of,
 )
+from npufix.rewriters.edit.statements.guarded import mask_of_test, unguard
 from npufix.rewriters.edit.statements.host.of_host import (
     READING,
     is_asked_of_host,
@@ -27,14 +26,13 @@ from npufix.rewriters.edit.statements.host.of_host import (
 )
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, stays_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
+from npufix.rewriters.edit.statements.selections import counts_selected
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.occasions import is_called_by_forward
-from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, walk
-from npufix.rewriters.graph.nodes import Node
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
 
 _WEIGHED = (
     "the host waits for the answer, and again for how many elements x[mask] has: compute with all "
@@ -49,9 +48,8 @@ _WEIGHED = (
     "where nothing is set, and needs no test"
 )
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
-_FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
-_OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
-"""What raises where there are no elements, or draws the next numbers."""
+
+_FORM_ASSERT = "asserted"
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 
 
@@ -153,7 +151,7 @@ def _is_in_layers(here: Surroundings) -> bool:
 def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> Proposal | None:
     found = divide(here, code, is_count)
     if found is None and isinstance(code, ast.If) and not code.orelse:
-        found = _unguard(here, code, test, code.body)
+        found = unguard(here, code, test, code.body)
     found = found or choose(here, code)
     if found is not None and not found.advice:
         return found
@@ -371,70 +369,12 @@ def _is_answer_throughout(here: Surroundings, test: ast.expr) -> bool:
     return _is_answer(here, test)
 
 
-def _unguard(
-    here: Surroundings, code: ast.If, test: ast.expr, body: list[ast.stmt]
-) -> Proposal | None:
-    """Return the body alone, if it does nothing anyway where the mask is false everywhere.
-
-    Of ``if x is not None and mask.any():`` the other parts stay.
-    """
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    masks = ((at, _tested_mask(here, part)) for at, part in enumerate(parts))
-    at, mask = next(((at, mask) for at, mask in masks if mask is not None), (0, None))
-    if mask is None or not all(_does_nothing_without(here, s, mask) for s in body):
-        return None
-    lines = here.whole_lines(code)
-    before, behind = parts[:at], parts[at + 1 :]
-    if any(isinstance(n, ast.Call | ast.Subscript) for part in behind for n in walk(part)):
-        return None  # which was not always asked, and may fail or do something
-    first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
-    several = any((s.end_lineno or s.lineno) != s.lineno for s in body)
-    if lines is None or first == code.lineno or (several and '"""' in here.text(code)):
-        return Proposal(code, CHOOSE)
-    unit = here.indent(body[0]).removeprefix(here.indent(code))
-    depth = len(here.indent(code))
-    text = [
-        line[:depth] + line[depth:].removeprefix(unit)
-        for line in here.lines[code.test.end_lineno or code.lineno : last]
-    ]
-    shown = "".join(text).strip()
-    copies = any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) for s in body)
-    written = [code for code in map(target_of, body) if code is not None]
-    proven = set() if copies else {"may-be-copied"}
-    if all(_takes_writes(here, code) for code in written):
-        proven.add("may-be-written")
-    change = Change(lines, "".join(text))
-    if before or behind:
-        shown = " and ".join(map(here.text, (*before, *behind)))
-        change = Change(here.span(test), shown)
-    return Proposal(
-        code,
-        form=_FORM_GUARD,
-        changes=(change,),
-        shown=shown,
-        asked=tuple((f"target{n}", here.text(code)) for n, code in enumerate(written)),
-        proven=frozenset(proven),
-    )
-
-
-def _tested_mask(here: Surroundings, test: ast.expr, *, sure: bool = True) -> Node | None:
-    """Return the mask of ``mask.any()`` and of ``mask.sum() > 0``, perhaps a likely one."""
-    match here.value(test):
-        case Node("any", [mask]):
-            return mask
-        case Node("gt" | "ne", [Node("sum" | "count_nonzero", [mask, *_]), Node(value=0)]):
-            at = here.evaluations[id(test)]
-            known = here.facts(at, x=mask).is_bool_tensor("x")
-            return mask if known or (known is None and not sure) else None
-    return None
-
-
 def _weigh(here: Surroundings, code: ast.If, test: ast.expr) -> Proposal | None:
     """Return what to do about a test whether a mask selects anything of which a loss is taken.
 
     The other arm is none, or zero: ``loss = pred.sum() * 0``.
     """
-    tested = _tested_mask(here, test, sure=False)
+    tested = mask_of_test(here, test, sure=False)
     inside = list(walk(*code.body))
     other: list[ast.stmt] = code.orelse
     if not other and any(isinstance(n, ast.Return) for n in inside):
@@ -448,53 +388,3 @@ def _weigh(here: Surroundings, code: ast.If, test: ast.expr) -> Proposal | None:
     )
     selected = any(here.value(pick.slice) is tested for pick in picks)
     return Proposal(code, _WEIGHED) if selected and takes_loss else None
-
-
-def _takes_writes(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a write can disturb no gradient: what is written to has none."""
-    found = here.evaluations.get(id(code))
-    if found is None:
-        return False
-    whole = here.facts(found, x=found.node)
-    return whole.is_bool_tensor("x") is True or whole.is_without_gradients() is True
-
-
-def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -> bool:
-    match statement:
-        case ast.Assign([ast.Subscript(_, index)], value) | ast.AugAssign(
-            ast.Subscript(_, index), _, value
-        ):
-            return _selects(here, index, mask) and _takes_nothing(here, value)
-        case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(ast.Name(own), filling)) as call):
-            return own == name and filling == "masked_fill" and _is_given(here, call, mask)
-        case ast.Assign(
-            [ast.Name(name)], ast.Call(ast.Attribute(_, "where"), [_, _, other]) as call
-        ):
-            same = isinstance(other, ast.Name) and other.id == name
-            return same and _is_given(here, call, mask)
-        case ast.Expr(ast.Call(ast.Attribute(_, "masked_fill_")) as call):
-            return _is_given(here, call, mask)
-    return False
-
-
-def _takes_nothing(here: Surroundings, value: ast.expr) -> bool:
-    """Tell whether what is written is computed of no elements as well: not ``sample(x[mask])``."""
-    called = [here.value(code) for code in walk(value) if isinstance(code, ast.Call)]
-    return all(n is not None and n.op in operators.TABLE and n.op not in _OF_SOME for n in called)
-
-
-def _is_given(here: Surroundings, call: ast.Call, mask: Node) -> bool:
-    return bool(call.args) and _is_of_mask(here, call.args[0], mask)
-
-
-def _is_of_mask(here: Surroundings, code: ast.expr, mask: Node) -> bool:
-    """Tell whether code is a mask, or it with other dimensions: ``mask[..., None]``."""
-    value = here.value(code)
-    while value is not None and value is not mask and value.op in RESHAPED:
-        value = value.args[0]
-    return value is mask
-
-
-def _selects(here: Surroundings, index: ast.expr, mask: Node) -> bool:
-    """Tell whether an index selects nothing where the mask is false everywhere."""
-    return any(_is_of_mask(here, i, mask) for i in list_indexes(index))

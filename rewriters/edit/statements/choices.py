@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
     IsCount = Callable[[Node], bool]
 
@@ -181,7 +181,9 @@ def _divide_or_nothing(here: Surroundings, branch: _Branch, is_count: IsCount) -
     if value is None or at is None or whole is None or not (counts or value.op == "sum"):
         return None
     alone = here.facts(at, x=at.node, n=value)
-    if (alone.ndim("x"), alone.ndim("n")) != (0, 0) or not _is_small(here, left):
+    if (alone.ndim("x"), alone.ndim("n")) != (0, 0):
+        return None
+    if not (_is_sum_of_name(here, at) or _is_small(here, left)):
         return None
     if not here.imports_torch:
         return None
@@ -199,6 +201,13 @@ def _divide_or_nothing(here: Surroundings, branch: _Branch, is_count: IsCount) -
         asked=(("x", name),),
         proven=frozenset(proven),
     )
+
+
+def _is_sum_of_name(here: Surroundings, at: Evaluation) -> bool:
+    """Tell whether a value only adds up a tensor that is there in either case: ``loss.sum()``."""
+    summed = at.node.args[0] if at.node.op == "sum" else None
+    own = summed is not None and any(value is summed for value in at.names.values())
+    return own and here.facts(at, x=at.node).is_tensor("x") is True
 
 
 def _zero_beside(here: Surroundings, code: ast.expr) -> str:

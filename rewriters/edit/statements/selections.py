@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.host_tensors import is_moved_to_host
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     is_scalar,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
+_JOINED = frozenset({"cat", "stack"})
+"""What has a dimension, whatever it is made of."""
 _FEWEST = 2
 _COMPUTES = operators.ELEMENTWISE - {*operators.CASTS, "detach"} | {
     "bmm", "cdist", "matmul", "max", "mean", "min", "norm", "prod", "sum",
@@ -89,7 +91,10 @@ def _has_dimensions(here: Surroundings, mask: Node) -> bool:
     """Tell whether the code shows that a mask, or what it is computed from, has a dimension."""
     at = here.flow.evaluations[0]
     for part in _elementwise_parts(mask):
-        rank = here.facts(at, x=part).ndim("x")
+        facts = here.facts(at, x=part)
+        rank = facts.ndim("x")
+        if part.op in _JOINED or facts.least_ndim("x"):
+            return True
         if rank is not None:
             if rank:
                 return True

@@ -22,7 +22,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
 from npufix.rewriters.edit.loops.advice.objects import goes_back, shapes_rows, stands_alone
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.edit.loops.advice.rounds import look_up
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 from npufix.rewriters.graph.special import Op

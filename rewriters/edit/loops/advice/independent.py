@@ -28,7 +28,7 @@ from npufix.rewriters.edit.loops.advice.objects import (
     stands_alone,
 )
 from npufix.rewriters.edit.loops.advice.rounds import look_up
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     last_name,

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.steps.weights import WEIGHTS, changes_weights
-from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 from npufix.rewriters.graph.special import Op

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.given.facts import Facts
 from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 from npufix.rewriters.graph.special import Op
 

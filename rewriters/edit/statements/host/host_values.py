@@ -102,8 +102,8 @@ from npufix.rewriters.edit.statements.host.waits.tests import (
 from npufix.rewriters.edit.statements.host.waits.together import read_at_once, read_in_turn
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.steps.functions import samples
-from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
@@ -245,8 +245,7 @@ def _on_device(here: Surroundings, read: Read) -> Proposal | None:
         proven.add("takes-tensors")
     elif "jit.script" in "".join(here.lines):  # ``dice_loss_jit(x, num: float)``
         return None
-    if counts:
-        proven |= {"same-dtype", "without-gradient", "never-nan"}
+    proven |= _proven_of_count(at.node)
     text = here.text_of_owner(read.tensor)
     detached = text if counts else here.text_detached(read.tensor)
     form = _FORM_LIMIT
@@ -268,6 +267,13 @@ def _on_device(here: Surroundings, read: Read) -> Proposal | None:
         asked_at=asked_at,
         proven=frozenset(proven),
     )
+
+
+def _proven_of_count(node: Node) -> set[str]:
+    """Return what holds of counts; ``(x > 0).float().sum()`` is one of floats."""
+    if is_count(node):
+        return {"same-dtype", "without-gradient", "never-nan"}
+    return {"without-gradient", "never-nan"} if is_count(node, cast=True) else set()
 
 
 def _met(

@@ -24,7 +24,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
 from npufix.rewriters.edit.statements.host.of_host import ON_HOST, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Proposal, put
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, list_stored_names
 from npufix.rewriters.graph.special import Op

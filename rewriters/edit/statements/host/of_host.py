@@ -444,8 +444,11 @@ def is_of_round(value: Node) -> bool:
     return Op.ELEMENT in ops and not ops & _HELD_BY_STATE
 
 
-def is_count(node: Node) -> bool:
-    """Tell whether a value counts something: the sum of a mask, in whatever dtype of integers."""
+def is_count(node: Node, *, cast: bool = False) -> bool:
+    """Tell whether a value counts something: the sum of a mask, in whatever dtype of integers.
+
+    With ``cast`` also one of floats: ``(x > 0).float().sum()``.
+    """
     while node.op in {"detach", "clamp"}:
         node = node.args[0]
     if node.op in {"count_nonzero", "numel"}:
@@ -453,6 +456,8 @@ def is_count(node: Node) -> bool:
     if node.op != "sum" or len(node.args) < 1:
         return False
     counted = node.args[0]
+    while cast and counted.op == Op.CAST:
+        counted = counted.args[0]
     return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
 
 

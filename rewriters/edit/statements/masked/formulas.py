@@ -64,9 +64,8 @@ def _find_formulas(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
                 sign = _SIGNS[type(how)]
             case _:
                 continue
-        if not isinstance(value, ast.Subscript) and isinstance(
-            target.value, (ast.Name, ast.Attribute)
-        ):
+        plain = isinstance(value, ast.Subscript) and not sign  # a copy, and no formula
+        if not plain and isinstance(target.value, (ast.Name, ast.Attribute)):
             try:
                 yield _whole(here, node, target, value, sign)
             except OtherUseError:
@@ -87,7 +86,7 @@ def _whole(
 
     """
     formula, mask = here.value(value), here.value(target.slice)
-    if formula is None or mask is None or formula.op in {Op.GETITEM, Op.CONST}:
+    if formula is None or mask is None or formula.op in {Op.CONST, "" if sign else Op.GETITEM}:
         raise OtherUseError
     parts, selecting = find_selections(here, formula)
     if selecting is not mask or any(part.op in _RAISING for part in parts):

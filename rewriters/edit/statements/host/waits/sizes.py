@@ -21,7 +21,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
 )
 from npufix.rewriters.edit.statements.host.seldom import is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
