@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.row_operators import REPEATING
 from npufix.rewriters.facts.steps.weights import changes_weights
-from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import (
+    children,
+    last_name,
+    list_stored_names,
+    nodes_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -356,7 +362,9 @@ def _beginning(loop: ast.For, names: ModuleNames) -> Loop | None:
     if found is None or found.made is None or (found.total, found.test) != (total, None):
         return None
     alike = ast.dump(found.made) == ast.dump(first)
-    if not alike or ast.unparse(test) not in {f"{counter} == 0", f"not {counter}"}:
+    is_first = ast.unparse(test) in {f"{counter} == 0", f"not {counter}"}
+    stored = sum(counter in list_stored_names(statement) for statement in loop.body)
+    if not alike or not is_first or stored:
         return None
     return replace(found, statement=loop, begins=True)
 
