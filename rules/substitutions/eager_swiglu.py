@@ -96,6 +96,16 @@ def stacked(x: Tensor) -> Tensor:
     return F.silu(x[..., 0, :]) * x[..., 1, :]
 
 
+def selected_stacked(x: Tensor, act: Activation) -> Tensor:
+    """Activate the first of two rows with a function that the configuration selects."""
+    return act(x[..., 0, :]) * x[..., 1, :]
+
+
+def fused_selected_stacked(x: Tensor, act: Activation) -> Tensor:
+    """Lay the rows behind each other, which is a view, and activate and multiply them."""
+    return torch_npu.npu_swiglu(x.flatten(-2), dim=-1)
+
+
 def fused_stacked(x: Tensor) -> Tensor:
     """Lay the rows behind each other, which is a view, and activate and multiply them."""
     return torch_npu.npu_swiglu(x.flatten(-2), dim=-1)
@@ -150,6 +160,13 @@ def stacked_inputs(draw: Draw) -> dict[str, Any]:
 
     shape = draw.choice([(2, 4), (3, 2, 5), (2, 3, 2, 8)])
     return {"x": draw.floats(*shape, dtype=draw.choice([torch.float32, torch.bfloat16]))}
+
+
+def selected_stacked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two rows and the activation."""
+    import torch
+
+    return {**stacked_inputs(draw), "act": torch.nn.functional.silu}
 
 
 def selected_inputs(draw: Draw) -> dict[str, Any]:
@@ -230,6 +247,9 @@ RULE = Substitution(
         Form(halves, fused, inputs),
         Form(selected_halves, fused_selected, selected_inputs, (IS_SILU,)),
         Form(stacked, fused_stacked, stacked_inputs, (TWO_ROWS,)),
+        Form(
+            selected_stacked, fused_selected_stacked, selected_stacked_inputs, (IS_SILU, TWO_ROWS)
+        ),
         Form(halves_turned, fused_turned, inputs, (JOINING_PAYS,), _JOINED, (2, 2)),
         Form(
             selected_halves_turned,

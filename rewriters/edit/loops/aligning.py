@@ -203,7 +203,7 @@ class Aligner:
         unknown = any(not isinstance(v.rank, int) for v in rows)
         differ = any(difference(rows[0].rank, v.rank) is None for v in rows[1:])
         plain = all(v.axis == 0 and v.rank != 0 for v in rows) and all(v.rank == 0 for v in same)
-        return unknown and differ and plain
+        return unknown and differ and plain and self.of.expected is None
 
     def _is_anything(self, value: Value) -> bool:
         """Tell whether a value may be a tensor or a number, for all that is known."""
