@@ -36,7 +36,7 @@ def find_scattered_products(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``codes @ table`` where ``scatter_`` wrote a one to each row of ``codes``."""
     for encoding in _list_encodings(here):
         reads = _reads_behind(here, encoding)
-        for node in here.nodes:
+        for node in (n for n in here.nodes if isinstance(n, ast.expr)):
             match _read_product(here, node):
                 case ast.expr() as codes, ast.expr() as table if (
                     any(_strip_casts(codes) is read for read in reads)
@@ -78,7 +78,7 @@ def _functional(here: Surroundings) -> str:
     return f"{here.torch}.nn.functional" if here.torch else ""
 
 
-def _is_behind(here: Surroundings, encoding: _Encoding, product: ast.AST) -> bool:
+def _is_behind(here: Surroundings, encoding: _Encoding, product: ast.expr) -> bool:
     """Tell whether a product comes behind an encoding, of which the indices are still the same."""
     behind = here.list_behind(encoding.filled)
     outer = [product, *here.around(product)]
