@@ -40,13 +40,21 @@ def duplicates(evaluations: Iterable[Evaluation]) -> frozenset[Node]:
     found: set[Node] = set()
     for evaluation in evaluations:
         node, code = evaluation.node, evaluation.code
-        if isinstance(code, CONTAINERS) and _is_named(code, evaluation.statement):
+        if is_new_container(code) and _is_named(code, evaluation.statement):
             continue  # the reader knows one from the other
         if isinstance(code, _SPELLED_OUT) or (isinstance(code, ast.Subscript) and copies(node)):
             known = first.setdefault(node, code)
             if known is not code and not _is_plain(node) and node.op not in _SHARED:
                 found.add(node)
     return frozenset(found)
+
+
+def is_new_container(code: ast.AST) -> bool:
+    """Tell whether code makes a list, dictionary or set: ``[]``, ``set()``."""
+    match code:
+        case ast.Call(ast.Name("dict" | "list" | "set"), [], []):
+            return True
+    return isinstance(code, CONTAINERS)
 
 
 def _is_named(code: ast.AST, statement: ast.stmt) -> bool:

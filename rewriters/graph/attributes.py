@@ -42,11 +42,23 @@ COUNT = re.compile(r"^(n|num|nb)(_|$)|(^|_)(n_rep|heads|groups|kv_groups|per_kv|
 # Calls after which a submodule computes something else than its class says.
 _HOOK = re.compile(r"register_\w*hook$|register_parametrization$|(weight|spectral)_norm$")
 _PARAMETERS = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+_MATRIX_LAYERS = {"torch.nn.Embedding", "torch.nn.Linear"}
 _Value = tuple[FunctionNode, "ast.expr | None"]
 
 
 def parameter_shape(flow: FunctionFlow, node: Node) -> tuple[int | None, ...] | None:
-    """Return the shape that the class gives to ``self.name``, ``None`` if it is not clear."""
+    """Return the shape that the class gives to ``self.name``, ``None`` if it is not clear.
+
+    Of ``self.embedding.weight`` how many dimensions it has.
+    """
+    if node.op == Op.ATTR and node.value == "weight":
+        layers = [value for _, value in _values(flow, node.args[0])]
+        made = {flow.names.dotted(v.func) if isinstance(v, ast.Call) else None for v in layers}
+        return (None, None) if made and made <= _MATRIX_LAYERS else _own_shape(flow, node)
+    return _own_shape(flow, node)
+
+
+def _own_shape(flow: FunctionFlow, node: Node) -> tuple[int | None, ...] | None:
     values = _values(flow, node)
     shapes = [None if v is None else _shape(v, flow.names, method) for method, v in values]
     first = shapes[0] if shapes else None

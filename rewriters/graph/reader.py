@@ -7,7 +7,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.aliases import CONTAINERS
+from npufix.rewriters.graph.aliases import is_new_container
 from npufix.rewriters.graph.canonical import arithmetic
 from npufix.rewriters.graph.control_flow import BlockReader, list_assigned_in
 from npufix.rewriters.graph.dataflow import FunctionFlow, ReadAgainError, UnsupportedCodeError
@@ -214,10 +214,10 @@ class FunctionReader:
 
     def _make(self, code: ast.expr) -> Node:
         """Read what a name is to stand for: of two equal lists, each is one of its own."""
-        if isinstance(code, ast.Tuple) and any(isinstance(e, CONTAINERS) for e in code.elts):
+        if isinstance(code, ast.Tuple) and any(map(is_new_container, code.elts)):
             return self.state.graph.node(Op.TUPLE, *map(self._make, code.elts))  # ``a, b = [], []``
         node = self.expressions.read(code)
-        return self.state.once(node) if isinstance(code, CONTAINERS) else node
+        return self.state.once(node) if is_new_container(code) else node
 
     def _discard(self, code: ast.expr) -> None:
         """Read an expression whose value nobody wants: a call is there for what it changes."""

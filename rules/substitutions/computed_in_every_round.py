@@ -86,6 +86,17 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # without a round it is what it was before
+        """
+class Loss(nn.Module):
+    def forward(self, pred: torch.Tensor, targets):
+        odds = pred.relu()
+        found = []
+        for target in targets:
+            odds = pred.log_softmax(-1)
+            found.append((target * odds).sum(-1))
+        return found, odds
+""",
         # may refuse what it gets, where there are no rounds at all
         """
 def sample(model, x, mask: torch.Tensor, other: torch.Tensor, n: int):
@@ -188,6 +199,33 @@ def forward(x: torch.Tensor, y: torch.Tensor, n: int):
 """,
     ),
     rewritten=(
+        # what the name was in another branch nobody reads any more
+        Rewritten(
+            """
+class Loss(nn.Module):
+    def forward(self, pred: torch.Tensor, targets, whole: bool):
+        if whole:
+            odds = pred.log_softmax(-1)
+            return (odds * sum(targets)).sum()
+        found = []
+        for target in targets:
+            odds = pred.log_softmax(-1)
+            found.append((target * odds).sum(-1))
+        return found
+""",
+            """
+class Loss(nn.Module):
+    def forward(self, pred: torch.Tensor, targets, whole: bool):
+        if whole:
+            odds = pred.log_softmax(-1)
+            return (odds * sum(targets)).sum()
+        found = []
+        odds = pred.log_softmax(-1)
+        for target in targets:
+            found.append((target * odds).sum(-1))
+        return found
+""",
+        ),
         Rewritten(
             """
 def compute_lookup(pyramid, coords: torch.Tensor, r: int):

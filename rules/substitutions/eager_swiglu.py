@@ -30,12 +30,12 @@ from npufix.rules.substitution import (
     Condition,
     Draw,
     Form,
-    Rewritten,
     Site,
     Substitution,
     either,
     is_activation,
 )
+from npufix.rules.substitutions.eager_swiglu_examples import REWRITTEN
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +91,26 @@ def selected_projections(gate: Tensor, up: Tensor, act: Activation) -> Tensor:
     return act(gate) * up
 
 
+def stacked(x: Tensor) -> Tensor:
+    """Activate the first of two rows (``x.unflatten(-1, (2, -1))``)."""
+    return F.silu(x[..., 0, :]) * x[..., 1, :]
+
+
+def selected_stacked(x: Tensor, act: Activation) -> Tensor:
+    """Activate the first of two rows with a function that the configuration selects."""
+    return act(x[..., 0, :]) * x[..., 1, :]
+
+
+def fused_selected_stacked(x: Tensor, act: Activation) -> Tensor:
+    """Lay the rows behind each other, which is a view, and activate and multiply them."""
+    return torch_npu.npu_swiglu(x.flatten(-2), dim=-1)
+
+
+def fused_stacked(x: Tensor) -> Tensor:
+    """Lay the rows behind each other, which is a view, and activate and multiply them."""
+    return torch_npu.npu_swiglu(x.flatten(-2), dim=-1)
+
+
 def fused(x: Tensor, dim: int) -> Tensor:
     """Activate and multiply with one kernel."""
     return torch_npu.npu_swiglu(x, dim=dim)
@@ -134,6 +154,21 @@ def inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+def stacked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two rows, of each of several tokens or none."""
+    import torch
+
+    shape = draw.choice([(2, 4), (3, 2, 5), (2, 3, 2, 8)])
+    return {"x": draw.floats(*shape, dtype=draw.choice([torch.float32, torch.bfloat16]))}
+
+
+def selected_stacked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two rows and the activation."""
+    import torch
+
+    return {**stacked_inputs(draw), "act": torch.nn.functional.silu}
+
+
 def selected_inputs(draw: Draw) -> dict[str, Any]:
     """Return projections and the activation."""
     import torch
@@ -175,6 +210,11 @@ def _same_shape(site: Site) -> bool | None:
 IS_SILU = Condition(
     "activation-is-silu", "the activation that the configuration selects is SiLU", _is_silu
 )
+TWO_ROWS = Condition(
+    "two-rows",
+    "there are two rows, no third one that is left out",
+    lambda site: None if (rows := site.size("x", -2)) is None else rows == 2,  # noqa: PLR2004 - gate and up
+)
 SAME_SHAPE = Condition(
     "same-shape",
     "gate and up have the same shape and dtype: neither is broadcast or promoted",
@@ -206,6 +246,10 @@ RULE = Substitution(
     forms=(
         Form(halves, fused, inputs),
         Form(selected_halves, fused_selected, selected_inputs, (IS_SILU,)),
+        Form(stacked, fused_stacked, stacked_inputs, (TWO_ROWS,)),
+        Form(
+            selected_stacked, fused_selected_stacked, selected_stacked_inputs, (IS_SILU, TWO_ROWS)
+        ),
         Form(halves_turned, fused_turned, inputs, (JOINING_PAYS,), _JOINED, (2, 2)),
         Form(
             selected_halves_turned,
@@ -278,6 +322,12 @@ def f(x: torch.Tensor):
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate) * gate
 """,
+        # rows of three
+        """
+def f(x: torch.Tensor):
+    x = x.view(-1, 3, 64)
+    return F.silu(x[..., 0, :]) * x[..., 1, :]
+""",
         # three parts
         """
 def f(x: torch.Tensor):
@@ -316,178 +366,5 @@ class SwiGLUFunction(torch.autograd.Function):
         return F.silu(gate) * up
 """,
     ),
-    rewritten=(
-        # Phi-3
-        Rewritten(
-            """
-class Phi3MLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation_fn = ACT2FN["silu"]
-
-    def forward(self, hidden_states):
-        up_states = self.gate_up_proj(hidden_states)
-        gate, up_states = up_states.chunk(2, dim=-1)
-        up_states = up_states * self.activation_fn(gate)
-        return self.down_proj(up_states)
-""",
-            """
-class Phi3MLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation_fn = ACT2FN["silu"]
-
-    def forward(self, hidden_states):
-        up_states = self.gate_up_proj(hidden_states)
-        up_states = torch_npu.npu_swiglu(up_states, dim=-1)
-        return self.down_proj(up_states)
-""",
-        ),
-        # AlphaFold 3: the second half
-        Rewritten(
-            """
-class SwiGLU(nn.Module):
-    def forward(self, x):
-        x, gates = x.chunk(2, dim=-1)
-        return F.silu(gates) * x
-""",
-            """
-class SwiGLU(nn.Module):
-    def forward(self, x):
-        return torch_npu.npu_swiglu(
-            torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1), dim=-1
-        )
-""",
-        ),
-        # sliced
-        Rewritten(
-            """
-def f(x: torch.Tensor):
-    half = x.shape[-1] // 2
-    return F.silu(x[..., :half]) * x[..., half:]
-""",
-            """
-def f(x: torch.Tensor):
-    return torch_npu.npu_swiglu(x, dim=-1)
-""",
-        ),
-        # an activation of one's own
-        Rewritten(
-            """
-class Swish(nn.Module):
-    def __init__(self, inplace=False):
-        super().__init__()
-
-    def forward(self, x):
-        return F.silu(x.float()).to(x.dtype)
-
-
-class Mlp(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.proj = nn.Linear(dim, 8 * dim)
-        self.act = Swish()
-
-    def forward(self, x):
-        gate, up = self.proj(x).chunk(2, dim=-1)
-        return self.act(gate) * up
-""",
-            """
-class Swish(nn.Module):
-    def __init__(self, inplace=False):
-        super().__init__()
-
-    def forward(self, x):
-        return F.silu(x.float()).to(x.dtype)
-
-
-class Mlp(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.proj = nn.Linear(dim, 8 * dim)
-        self.act = Swish()
-
-    def forward(self, x):
-        return torch_npu.npu_swiglu(self.proj(x), dim=-1)
-""",
-        ),
-        # the sigmoid written out
-        Rewritten(
-            """
-def f(x: torch.Tensor):
-    gate, up = torch.split(x, x.size(-1) // 2, dim=-1)
-    return gate * (torch.sigmoid(gate) * up)
-""",
-            """
-def f(x: torch.Tensor):
-    return torch_npu.npu_swiglu(x, dim=-1)
-""",
-        ),
-        # litgpt: two projections
-        Rewritten(
-            """
-class LLaMAMLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.fc_1 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
-        self.fc_2 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
-        self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=config.bias)
-
-    def forward(self, x):
-        x_fc_1 = self.fc_1(x)
-        x_fc_2 = self.fc_2(x)
-        x = F.silu(x_fc_1) * x_fc_2
-        return self.proj(x)
-""",
-            """
-class LLaMAMLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.fc_1 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
-        self.fc_2 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
-        self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=config.bias)
-
-    def forward(self, x):
-        x_fc_1 = self.fc_1(x)
-        x_fc_2 = self.fc_2(x)
-        x = torch_npu.npu_swiglu(torch.cat((x_fc_1, x_fc_2), dim=-1), dim=-1)
-        return self.proj(x)
-""",
-        ),
-        # Llama
-        Rewritten(
-            """
-class LlamaMLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.act_fn = ACT2FN[config.hidden_act]
-
-    def forward(self, x):
-        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-""",
-            """
-class LlamaMLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.act_fn = ACT2FN[config.hidden_act]
-
-    def forward(self, x):
-        return self.down_proj(
-            torch_npu.npu_swiglu(
-                torch.cat((self.gate_proj(x), self.up_proj(x)), dim=-1), dim=-1
-            )
-        )
-""",
-        ),
-    ),
+    rewritten=REWRITTEN,
 )

@@ -45,10 +45,10 @@ from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, index_wri
 from npufix.rewriters.edit.loops.rows.joining import add_up, grow, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.rows.on_host import calls_with_rows, fills_host, is_of_host_alone
-from npufix.rewriters.edit.loops.rows.order import RECURRENCE
+from npufix.rewriters.edit.loops.rows.order import EFFECT, RECURRENCE
 from npufix.rewriters.edit.loops.rows.ranges import read_ranges
 from npufix.rewriters.edit.loops.rows.windows import read_windows
-from npufix.rewriters.edit.loops.statements import EFFECT, Body
+from npufix.rewriters.edit.loops.statements import Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.writing import Join, write
@@ -297,8 +297,8 @@ def _try(
 
 def _totalled(loop: Loop, made: ast.expr, body: Body) -> list[ast.stmt]:
     """Return what adds to a name, or joins to it, what all rounds make."""
-    if loop.grown is not None:
-        return grow(loop.total, loop.grown, made, body.of)
+    if loop.begins or loop.grown is not None:
+        return grow(loop.total, loop.grown, made, body.of, begins=loop.begins)
     chosen = None
     if loop.test is not None:
         values = [made, *(s.value for s in loop.body if isinstance(s, ast.Assign))]

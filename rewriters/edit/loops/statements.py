@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.choosing import (
@@ -37,11 +36,15 @@ from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
 from npufix.rewriters.edit.loops.rows.domains import list_other_rows
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
+    EFFECT,
+    IN_PLACE,
     RECURRENCE,
     InFirst,
     converts,
+    is_one_number,
     list_measured,
     list_totals,
+    list_written,
     require_no_recurrence,
 )
 from npufix.rewriters.graph.modules.syntax import list_indexes, list_names, walk
@@ -54,16 +57,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.facts.shapes import Rank
 
 EARLY_EXIT = "it may end, or skip a part, before the last round"
-EFFECT = (
-    "it does something else beside computing rows: collect the numbers that it needs first, then "
-    "compute all rows at once, as in torch.arange(n, device=x.device) < lengths[:, None]"
-)
 _NO_ROWS = None, -1
 """Rows that nobody reads."""
-_IN_PLACE: dict[str, ast.operator | None] = {
-    "add_": ast.Add(), "copy_": None, "div_": ast.Div(), "mul_": ast.Mult(), "sub_": ast.Sub()
-}  # fmt: skip
-"""Methods that write into a row what an operator, or nothing else, computes."""
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
 
 
@@ -164,7 +159,7 @@ class Body:
         }
 
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
-        for target in _list_written(code):
+        for target in list_written(code):
             base, items = self.parts(target)
             if not isinstance(base, (ast.Name, ast.Attribute)) or self.of.depends(base):
                 raise CannotBatchError(EFFECT)
@@ -174,13 +169,13 @@ class Body:
             place = self._find_rows(items)
             key = ast.unparse(base)
             if self.of.own_rows.setdefault(key, place) != place:
-                if not _is_one_number(code, key):
+                if not is_one_number(code, key):
                     raise CannotBatchError(OTHER_ROUND)
                 self.of.own_rows[key] = _NO_ROWS  # ``m[i, n + i] = 0; m[n + i, i] = 0``
 
     def _require_own_rows(self, code: Sequence[ast.stmt]) -> None:
         """Refuse ``x[..., :i]`` of what row ``i`` is written to, whatever dimension that is."""
-        written = {ast.unparse(flatten(target)[0]) for target in _list_written(code)}
+        written = {ast.unparse(flatten(target)[0]) for target in list_written(code)}
         for node in (n for statement in code for n in walk(statement) if written):
             match node:
                 case ast.Subscript(base, index, ast.Load()) if ast.unparse(base) in written:
@@ -231,8 +226,8 @@ class Body:
                 yield from self._write(target, value, None)
             case ast.Expr(
                 ast.Call(ast.Attribute(ast.Subscript() as target, called), [value], [])
-            ) if called in _IN_PLACE:
-                yield from self._write(target, value, _IN_PLACE[called])
+            ) if called in IN_PLACE:
+                yield from self._write(target, value, IN_PLACE[called])
             case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "zero_"), [], [])):
                 yield from self._write(target, ast.Constant(0), None)
             case ast.Assert(test):
@@ -451,49 +446,24 @@ class Body:
         if value.axis == place.axis and value.rank == own and own is not None:
             return value.code
         if place.axis:
-            if value.axis or value.rank != own or own is None:
+            known = own is not None and value.rank == own
+            differs = not known and difference(own, value.rank) is not None
+            if differs or value.axis not in {0, place.axis}:
                 raise CannotBatchError(UNKNOWN_RANK)
-            return method(value.code, "movedim", 0, place.axis)
+            moved = value.code if value.axis else method(value.code, "movedim", 0, place.axis)
+            if not known:
+                self._ask_for_shape(place, base, moved)
+            return moved
         front = self.of.aligner.in_front(value)
         more = difference(own, front.rank)
         if more is None:
-            self.of.conditions["no-broadcasting"] = None
-            written = base if place.is_whole else subscript(base, place.items)
-            if place.pieces is None:
-                self.of.alike.append([written, front.code])
+            self._ask_for_shape(place, base, front.code)
             return front.code
         missing = [new_axis()] * max(0, more)
         return subscript(front.code, [everything(), *missing]) if missing else front.code
 
-
-def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
-    for statement in code:
-        for node in walk(statement):
-            match node:
-                case ast.Subscript(ctx=ast.Store()):
-                    yield node
-                case ast.Call(ast.Attribute(owner, called)) if called.endswith(
-                    "_"
-                ) and not called.endswith("__"):
-                    if not isinstance(owner, ast.Subscript) or called not in {
-                        "fill_",
-                        "zero_",
-                        *_IN_PLACE,
-                    }:
-                        raise CannotBatchError(EFFECT)
-                    yield owner
-
-
-def _is_one_number(code: Sequence[ast.stmt], key: str) -> bool:
-    """Tell whether all that is written to a tensor is one number, whichever rows come last."""
-    nodes = [node for statement in code for node in walk(statement)]
-    stored = [
-        ast.unparse(node.value)
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Subscript)
-        and ast.unparse(flatten(node.targets[0])[0]) == key
-    ]
-    every = [1 for target in _list_written(code) if ast.unparse(flatten(target)[0]) == key]
-    plain = re.fullmatch(r"-?[\d.]+|True|False", stored[0] if stored else "") is not None
-    return plain and len(stored) == len(every) and len(set(stored)) == 1
+    def _ask_for_shape(self, place: Place, base: ast.expr, new: ast.expr) -> None:
+        """Ask whether what is written has the shape of the place it is written to."""
+        self.of.conditions["no-broadcasting"] = None
+        if place.pieces is None:
+            self.of.alike.append([base if place.is_whole else subscript(base, place.items), new])

@@ -16,7 +16,7 @@ from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, span, un
 from npufix.rewriters.edit.imports import Import, add_import
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import break_lines, style_of
-from npufix.rewriters.edit.loops.statements import EFFECT
+from npufix.rewriters.edit.loops.rows.order import EFFECT
 from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.edit.site import Rewrite
 from npufix.rewriters.edit.statements.proposal import Change, apply_changes

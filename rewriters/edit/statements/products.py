@@ -138,8 +138,10 @@ def _spell_broadcast(parts: list[str], left: str, right: str, product: str) -> s
     if "..." not in parts[1] and len(out) > 1 and (b[:-2], out) == (a[:-1], a[:-1] + b[-1:]):
         fits = b[:-1] == a and b.isalpha() and len(set(b)) == len(b)  # a matrix for each row
         return f"{product}({left}.unsqueeze(-2), {right}).squeeze(-2)" if fits else None
-    if "..." in parts[1] and a == out + b and len(set(a)) == len(a) == _MATRIX:
-        return f"{product}({left}, {right}.unsqueeze(-1)).squeeze(-1)"
+    if "..." in parts[1] and len({*a, *b}) == max(len(a), len(b)) == _MATRIX and len(out) == 1:
+        by_column = f"{product}({left}, {right}.unsqueeze(-1)).squeeze(-1)"
+        by_row = f"{product}({left}.unsqueeze(-2), {right}).squeeze(-2)"
+        return by_column if a == out + b else by_row if b == a + out else None
     summed = "".join(i for i in a if i in b and i not in out)
     letters = {*a, *b}
     if any(len(p) != _MATRIX or not p.isalpha() for p in (a, b, out)) or len(letters) != 3:  # noqa: PLR2004

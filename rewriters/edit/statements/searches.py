@@ -43,6 +43,7 @@ from npufix.rewriters.edit.statements.mixtures.experts import (
     find_rows_of_masks,
 )
 from npufix.rewriters.edit.statements.mixtures.routers import find_routers
+from npufix.rewriters.edit.statements.one_hot import find_scattered_products
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import configured
 from npufix.rewriters.edit.statements.programs.caches import (
@@ -239,6 +240,7 @@ SEARCHES: Mapping[str, Search] = {
     "rows-of-masks": Search(
         find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
     ),
+    "scattered-products": Search(find_scattered_products, "scatter_?", text="zeros"),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
     "static-caches": Search(find_static_caches, piece="] = ", text=WRITES, hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),

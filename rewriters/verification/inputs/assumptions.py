@@ -435,6 +435,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
     "sum-fits-dtype": _sums_fit,
+    "two-rows": lambda o: all(t.dim() > 1 and t.shape[-2] == 2 for t in _tensors(o, "x")),  # noqa: PLR2004 - gate and up
     "some-rows": lambda o: all(t.shape[:1] != (0,) for t in _tensors(o, "x")),
     "sums-fit-int32": lambda o: all(
         float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")

@@ -38,6 +38,8 @@ EXPRESSIONS = [
     "x[i].flatten(start_dim=0)", "x[i].masked_fill(y[i] > 0, 0.0)", "x[i].scatter(1, k, 1.0)",
     "x[i].permute(1, 0).clone()", "x[i] - y[0]", "x[i] @ x[i].t()",
 ]  # fmt: skip
+_FIRST = "        if i == 0:\n            out = "
+_LATER = "        else:\n            "
 STATEMENTS = [
     (
         "    out = torch.ones(3, 4, 2)\n    for i in range(x.shape[0]):\n"
@@ -134,6 +136,19 @@ STATEMENTS = [
         "    for b in range(k.shape[0]):\n"
         "        x[b, :, 1][x[b, :, 1] >= k[b, 0]] = k[b, 0] - 1\n    return x\n"
     ),
+    (
+        "    out = torch.zeros(3, 4, 4).double()\n    for i in range(x.shape[1]):\n"
+        "        out[:, i] = x[:, i].sigmoid() + 1\n    return out\n"
+    ),
+    # the first round makes what the others add to
+    *(
+        f"    for i in range(x.shape[0]):\n        row = x[i] * 2\n{begun}    return out\n"
+        for begun in (
+            f"{_FIRST}row * y[i]\n{_LATER}out += row * y[i]\n",
+            "        out = row.exp() if not i else out + row.exp()\n",
+            f"{_FIRST}row.exp()\n{_LATER}out = torch.cat([out, row.exp()], 1)\n",
+        )
+    ),
 ]
 
 
@@ -224,6 +239,24 @@ def test_rows_that_another_round_writes_stay(body: str) -> None:
 )
 def test_lists_of_rows_in_another_order_stay(body: str) -> None:
     assert _written(HEAD + "    made = []\n" + body) is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "test", "first"),
+    [
+        ("range(3)", "i == 1", "x[i] * 2"),
+        ("range(1, 3)", "i == 0", "x[i] * 2"),
+        ("range(3)", "i == 0", "x[i] * 3"),
+        ("range(3)", "k[i, 0] == 0", "x[i] * 2"),
+    ],
+)
+def test_totals_that_begin_otherwise_stay(rounds: str, test: str, first: str) -> None:
+    last = f"        out = {first} if {test} else out + x[i] * 2\n    return out\n"
+    assert _written(f"{HEAD}    for i in {rounds}:\n{last}") is None
+    view = "        if i == 0:\n            out = x[i]\n        else:\n            out += x[i]\n"
+    assert _written(f"{HEAD}    for i in range(3):\n{view}    return out\n") is None
+    before = "        out = x[i] * 2 if i == 0 else out + x[i] * 2\n    return out\n"
+    assert _written(f"{HEAD}    out = y\n    for i in range(len(x)):\n{before}") is None
 
 
 @pytest.mark.parametrize("made", ["x[i] / k[i, 0]", "x[i].log()", "y[k[i, 0]]"])

@@ -92,6 +92,7 @@ def test_other_equations_are_left_alone(equation: str) -> None:
         ("...di,...dj->...ij", "torch.matmul(a.transpose(-2, -1), b)"),
         ("...nd,ndh->...nh", "torch.matmul(a.unsqueeze(-2), b).squeeze(-2)"),
         ("...nd,...d->...n", "torch.matmul(a, b.unsqueeze(-1)).squeeze(-1)"),
+        ("...d,...dh->...h", "torch.matmul(a.unsqueeze(-2), b).squeeze(-2)"),
     ],
 )
 def test_batches_that_are_not_spelled_out_are_those_of_matmul(equation: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npufix.rewriters.find import find_sites
-from npufix.rules.substitutions import eager_rotary_embedding
+from npufix.rules.substitutions import eager_rotary_embedding, fused_optimizer
 
 HEADER = "import torch\nimport torch.nn.functional as F\n\n\n"
 
@@ -57,3 +57,22 @@ def test_a_list_is_not_what_it_was_after_an_assignment_to_its_elements() -> None
     return x * cos + torch.cat(halves, -1) * sin
 """
     assert not list(find_sites(HEADER + code, [eager_rotary_embedding.RULE]))
+
+
+@pytest.mark.parametrize("empty", ["set()", "[]", "dict()"])
+def test_what_is_picked_by_two_sets_is_still_known(empty: str) -> None:
+    """``decay`` and ``no_decay`` of nanoGPT are equal at first."""
+    code = f"""class Net(nn.Module):
+    def configure(self, named, lr: float):
+        decay = {empty}
+        no_decay = {empty}
+        for name, _ in self.named_parameters():
+            (decay if name.endswith("weight") else no_decay).update([name])
+            decay.add(name)
+            no_decay.add(name)
+        groups = [{{"params": [named[n] for n in sorted(decay)], "weight_decay": 0.1}}]
+        groups.append({{"params": [named[n] for n in sorted(no_decay)], "weight_decay": 0.0}})
+        return torch.optim.AdamW(groups, lr=lr)
+"""
+    (site,) = find_sites(f"{HEADER}from torch import nn\n\n\n{code}", [fused_optimizer.RULE])
+    assert site.rewrite is not None

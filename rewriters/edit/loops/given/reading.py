@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.row_operators import REPEATING
 from npufix.rewriters.facts.steps.weights import changes_weights
-from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import (
+    children,
+    last_name,
+    list_stored_names,
+    nodes_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +84,8 @@ class Loop:
 
     grown: ast.Call | None = None
     """The ``torch.cat`` that puts ``made`` behind the ``total``, where it is not added."""
+    begins: bool = False
+    """Whether the total is what the first round makes, and nothing before it."""
     begun: ast.stmt | None = None
     """What sets a counter to zero that nobody else needs, or makes the empty list of ``picked``."""
     picked: str = ""
@@ -207,6 +215,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
             filled = filled or _adding(statement) or _growing(statement, names)
+            filled = filled or _beginning(statement, names)
             filled = filled or _picking(body, number) or _counting(body, number, uses)
             if filled is not None:
                 yield filled
@@ -329,6 +338,35 @@ def _growing(loop: ast.For, names: ModuleNames) -> Loop | None:
     return Loop(
         loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total, grown=call
     )  # fmt: skip
+
+
+def _beginning(loop: ast.For, names: ModuleNames) -> Loop | None:
+    """Return a loop with ``if i == 0: total = f(x[i])`` and ``else: total = total + f(x[i])``."""
+    match loop.body[-1]:
+        case ast.If(test, [ast.Assign([ast.Name(total)], first)], [rest]):
+            pass
+        case ast.Assign([ast.Name(total) as target], ast.IfExp(test, first, later)) as last:
+            rest = ast.copy_location(ast.Assign([target], later), last)
+        case _:
+            return None
+    match loop.target, loop.iter:
+        case ast.Name(counter), ast.Call(ast.Name("range"), [_], []):
+            pass
+        case ast.Tuple([ast.Name(counter), _]), ast.Call(ast.Name("enumerate"), [_], []):
+            pass
+        case _:
+            return None
+    whole = copy.copy(loop)
+    whole.body = [*loop.body[:-1], rest]
+    found = _adding(whole) or _growing(whole, names)
+    if found is None or found.made is None or (found.total, found.test) != (total, None):
+        return None
+    alike = ast.dump(found.made) == ast.dump(first)
+    is_first = ast.unparse(test) in {f"{counter} == 0", f"not {counter}"}
+    stored = sum(counter in list_stored_names(statement) for statement in loop.body)
+    if not alike or not is_first or stored:
+        return None
+    return replace(found, statement=loop, begins=True)
 
 
 def _added_to(code: ast.expr, total: str) -> ast.expr | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
+    SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -19,6 +20,7 @@ from npufix.rewriters.edit.loops.given.values import (
 )
 from npufix.rewriters.edit.loops.ragged import joined
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
@@ -108,18 +110,31 @@ def sum_into(
     return code
 
 
-def grow(total: str, call: ast.Call, made: ast.expr, of: Expressions) -> list[ast.stmt]:
+def grow(
+    total: str, call: ast.Call | None, made: ast.expr, of: Expressions, *, begins: bool = False
+) -> list[ast.stmt]:
     """Return the statements that put behind a tensor, in one ``torch.cat``, what all rounds make.
 
+    ``begins`` -- the first round makes the tensor; without a ``call`` the others add to it.
+
     Raises:
-        CannotBatchError: it is no tensor of rows.
+        CannotBatchError: it is no tensor of rows, or the first round makes no new one.
 
     """
-    value = rows_of(made, of)
-    code = join(call, value)
-    parts = ast.Tuple([ast.Name(total, ast.Load()), code], ast.Load())
-    whole = ast.Call(call.func, [parts, *call.args[1:]], call.keywords)
-    new = ast.Assign([ast.Name(total, ast.Store())], whole, lineno=0)
+    value = rows_of(made, of, is_joined=call is not None)
+    before = of.facts.before(total)
+    if begins and (value.part is not None or (before is not None and before.op != Op.UNSET)):
+        raise CannotBatchError(LENGTHS)
+    if begins and not (value.fresh or isinstance(made, ast.BinOp)):
+        raise CannotBatchError(SHARED)  # what changes ``x[0]`` would change ``x``
+    if call is None:
+        of.conditions["adds-floats"] = None
+        value = of.aligner.tensor(value)
+    code = method(value.code, "sum", value.axis) if call is None else join(call, value)
+    if call is not None and not begins:
+        parts = ast.Tuple([ast.Name(total, ast.Load()), code], ast.Load())
+        code = ast.Call(call.func, [parts, *call.args[1:]], call.keywords)
+    new = ast.Assign([ast.Name(total, ast.Store())], code, lineno=0)
     return [*of.aligner.statements, new]
 
 

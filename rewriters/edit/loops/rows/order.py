@@ -1,17 +1,27 @@
-"""Whether a round needs what the round before it has left in a name."""
+"""Whether a round needs what the round before it has left in a name, and what it writes to."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.given.subscripts import flatten
 from npufix.rewriters.edit.loops.given.values import CannotBatchError
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+EFFECT = (
+    "it does something else beside computing rows: collect the numbers that it needs first, then "
+    "compute all rows at once, as in torch.arange(n, device=x.device) < lengths[:, None]"
+)
+IN_PLACE: dict[str, ast.operator | None] = {
+    "add_": ast.Add(), "copy_": None, "div_": ast.Div(), "mul_": ast.Mult(), "sub_": ast.Sub()
+}  # fmt: skip
+"""Methods that write into a row what an operator, or nothing else, computes."""
 RECURRENCE = "a round needs what the round before it has left in a name"
 
 
@@ -99,3 +109,42 @@ def converts(code: ast.expr, written: Iterable[str]) -> bool:
         and not names.isdisjoint(list_names(node))
         for node in walk(code)
     )
+
+
+def list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
+    """Yield what statements write to.
+
+    Raises:
+        CannotBatchError: one of them writes in another way.
+
+    """
+    for statement in code:
+        for node in walk(statement):
+            match node:
+                case ast.Subscript(ctx=ast.Store()):
+                    yield node
+                case ast.Call(ast.Attribute(owner, called)) if called.endswith(
+                    "_"
+                ) and not called.endswith("__"):
+                    if not isinstance(owner, ast.Subscript) or called not in {
+                        "fill_",
+                        "zero_",
+                        *IN_PLACE,
+                    }:
+                        raise CannotBatchError(EFFECT)
+                    yield owner
+
+
+def is_one_number(code: Sequence[ast.stmt], key: str) -> bool:
+    """Tell whether all that is written to a tensor is one number, whichever rows come last."""
+    nodes = [node for statement in code for node in walk(statement)]
+    stored = [
+        ast.unparse(node.value)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Subscript)
+        and ast.unparse(flatten(node.targets[0])[0]) == key
+    ]
+    every = [1 for target in list_written(code) if ast.unparse(flatten(target)[0]) == key]
+    plain = re.fullmatch(r"-?[\d.]+|True|False", stored[0] if stored else "") is not None
+    return plain and len(stored) == len(every) and len(set(stored)) == 1

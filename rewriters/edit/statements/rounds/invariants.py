@@ -218,9 +218,19 @@ def _binds(
         reads_of_next_round = inside and node.lineno < code.lineno
         if isinstance(node.ctx, ast.Load) and not reads_of_next_round:
             continue
+        if not inside and _is_over_before(loop, node):
+            continue
         if not (inside and under and _in_other_arm(loop, node, under)):
             return True
     return name in here.flow.captured or name in list_parameters(here)
+
+
+def _is_over_before(loop: _Loop, bound: ast.Name) -> bool:
+    """Tell whether what a name was before the loop is read only there, as in another branch."""
+    here, last = loop.here, loop.code.end_lineno or loop.code.lineno
+    reads = (n for n in here.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    behind = any(n.id == bound.id and n.lineno > last for n in reads)
+    return bound.lineno < loop.code.lineno and not behind and here.loop_of(loop.code) is None
 
 
 def _in_other_arm(loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool], ...]) -> bool:
