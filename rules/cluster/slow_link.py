@@ -114,8 +114,8 @@ def _compare(rows: pd.DataFrame) -> pd.DataFrame:
     behind = pairs["speed"] < _HALF * fast
     pairs["apart"] = behind & (few | _of_whole_groups(pairs, behind, [pairs["role"], size]))
     pairs["usual"] = pairs["usual"].mask(pairs["apart"], fast)
-    for _, rows in pairs.groupby([pairs["role"], size]):
-        _mark_ends(pairs, rows)
+    for _, own in pairs.groupby([pairs["role"], size]):
+        _mark_ends(pairs, own)
     return pairs
 
 
@@ -127,7 +127,7 @@ def _mark_ends(pairs: pd.DataFrame, rows: pd.DataFrame) -> None:
     """
     for rank in np.unique(rows[["source", "destination"]].to_numpy()):
         own = (rows["source"] == rank) | (rows["destination"] == rank)
-        partners = rows.loc[own, ["source", "destination"]].stack().nunique() - 1
+        partners = len(np.unique(rows.loc[own, ["source", "destination"]].to_numpy())) - 1
         others = rows.loc[~own, "speed"]
         if rank < 0 or partners < _PARTNERS or len(others) < _THERE_AND_BACK:
             continue
