@@ -39,6 +39,8 @@ _USUAL_STEPS, _USUAL_NEXT = 4, 0.5
 _LAUNCHES_KNOWN = 0.9
 _LATENCY_NS, _GAP_NS = 10_000.0, 1_000.0
 """Where the recording shows none."""
+_LONGEST_LATENCY_NS = 1_000_000
+"""From a launch to a start on a stream that is free; what takes longer waits for something else."""
 _LONGEST_GAP_NS = 20_000
 """What is queued follows the kernel before it sooner than that, unless it waits for more."""
 _SHORTEST = 0.05
@@ -301,7 +303,9 @@ def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]
     # What was free when it was launched has waited for its launch, what was not for the stream.
     idle = free <= rows.launch
     # A collective on a stream of its own waits for its operand, whenever it was launched.
-    typical_latency = _typical(since_launch[idle & ~rows.communication], _LATENCY_NS)
+    # Of a host that is 140 ms ahead, all that finds its stream free waits for another one.
+    launched = since_launch[idle & ~rows.communication]
+    typical_latency = _typical(launched[launched < _LONGEST_LATENCY_NS], _LATENCY_NS)
     # What was launched just before its stream was free has waited for its launch, too.
     queued = ~idle & (since_launch - since_before > 2 * typical_latency)
     by_launch = idle | (since_launch <= np.maximum(since_before, _SOON * typical_latency))

@@ -17,7 +17,8 @@ out.
 Safety: nothing changes in the program. Told is what is below 80 % of the median and beyond five
 standard deviations (from the median absolute deviation) of at least four links, and loses 1 % of
 the step. Of three to seven links half may be slow and take the median with them: there, below half
-of what the faster half reaches is told as well.
+of what the faster half reaches is told as well; and links of one rank that are all slower than 80 %
+of each link of the others.
 
 References: slow_link of msprof-analyze; bandwidth_contention.yaml (80 %); link checks of the
 troubleshooting guide.
@@ -62,6 +63,8 @@ _DIRECT = ("HCCS", "HCCS_SW", "SIO")
 _DETOURS = ("PCIE", "RDMA")
 _SHARED = 0.75
 """Share of the links of a rank or host that must be slow to call it the slow one."""
+_PARTNERS = 2
+"""Ranks that one talks to, so that what their links have in common is that one."""
 _THERE_AND_BACK = 2
 """Links that two ranks have with each other."""
 _SHOWN = 5
@@ -111,7 +114,26 @@ def _compare(rows: pd.DataFrame) -> pd.DataFrame:
     behind = pairs["speed"] < _HALF * fast
     pairs["apart"] = behind & (few | _of_whole_groups(pairs, behind, [pairs["role"], size]))
     pairs["usual"] = pairs["usual"].mask(pairs["apart"], fast)
+    for _, own in pairs.groupby([pairs["role"], size]):
+        _mark_ends(pairs, own)
     return pairs
+
+
+def _mark_ends(pairs: pd.DataFrame, rows: pd.DataFrame) -> None:
+    """Set apart all links of a rank if each of them is slower than each one without it.
+
+    In a mesh of four ranks, six of the twelve links are those of one: the median lies between
+    slow and fast, and tells nothing.
+    """
+    for rank in np.unique(rows[["source", "destination"]].to_numpy()):
+        own = (rows["source"] == rank) | (rows["destination"] == rank)
+        partners = len(np.unique(rows.loc[own, ["source", "destination"]].to_numpy())) - 1
+        others = rows.loc[~own, "speed"]
+        if rank < 0 or partners < _PARTNERS or len(others) < _THERE_AND_BACK:
+            continue
+        if rows.loc[own, "speed"].max() < CONTENTION_SHARE * others.min():
+            pairs.loc[rows.index[own], "apart"] = True
+            pairs.loc[rows.index[own], "usual"] = others.median()
 
 
 def _of_whole_groups(

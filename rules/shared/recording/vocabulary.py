@@ -28,7 +28,7 @@ _HALVES = r"LogSoftmax(V\d)?(Grad)?"
 """Passes over all logits that are one kernel each, of torch's own cross_entropy."""
 _STEPS = (
     rf"{_HALVES}|NLLLoss(Grad)?|Cast|Exp|Sub|Subs|RealDiv|Div|Divs|Log|Mul|Muls|Neg|Add|Adds|Axpy\w*|MaskedFill"
-    rf"|Gather(Elements|V\d|D)?\w*|Scatter\w*|Index(Put)?(V\d)?|OneHot\w*|TensorMove|{_SUMS}"
+    rf"|Gather(Elements|V\d|D)?\w*|Scatter\w*|Index(Put)?(V\d)?|OneHot\w*|TensorMove|Zeros?Like|{_SUMS}"
 )
 """Types that such a loss and its gradient come from; a fused one has other Types."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from npufix.advisor.predict.recorded import _in_launch_order
+from npufix.advisor.predict.recorded import _delays, _in_launch_order
 from npufix.advisor.predict.waits import Rows, find_host_waits, without_room_waits
 
 US = 1_000
@@ -235,3 +235,18 @@ def test_what_collectives_take_of_the_queue_is_not_the_next_kernel_s() -> None:
     ops = pd.DataFrame({"start_ns": [10, 20, 30, 40, 50]})
     found = _in_launch_order(kernels, ops, coarse=False)
     assert found["launch_ns"].tolist() == [100, 300, 550, 775, 1_000], "none behind its start"
+
+
+def test_who_waits_for_another_stage_is_no_measure_of_launches() -> None:
+    # The host is far ahead: only the first kernel of each step finds its stream free.
+    start = np.array([140, 141, 142, 300, 301, 302]) * 1_000_000
+    rows = Rows(
+        launch=np.array([1, 2, 3, 161, 162, 163]) * 1_000_000,
+        start=start,
+        end=start + 999_000,
+        stream=np.zeros(6, np.int64),
+        communication=np.zeros(6, np.bool_),
+        asked=start,
+    )
+    _, _, stalled = _delays(rows, np.append(-np.inf, rows.end[:-1]).astype(np.float64))
+    assert stalled.tolist() == [True, False, False, True, False, False]

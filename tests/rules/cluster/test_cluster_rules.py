@@ -432,6 +432,21 @@ def test_all_links_of_one_of_two_groups_may_be_slow(times: int, slow: int) -> No
     assert [each.ranks for each in seen] == ([(4, 5, 6, 7)] if slow else [])
 
 
+@pytest.mark.parametrize(("times", "slow"), [(12, []), (17, [(2,)]), (60, [(2,)])])
+def test_links_of_one_rank_may_be_half_of_a_mesh(times: int, slow: list[tuple[int, ...]]) -> None:
+    base = cluster(ranks=4, tp=4, pp=1)
+    pairs = [(s, d) for s in range(4) for d in range(4) if s != d]
+    links = pd.DataFrame([base.links.iloc[0]] * len(pairs)).assign(
+        source=[s for s, _ in pairs],
+        destination=[d for _, d in pairs],
+        transit_ns=[500_000_000 * (times if 2 in pair else 10) // 10 for pair in pairs],
+        size_bytes=10**9,
+    )
+    seen = found("NPU604", replace(base, links=links.astype({"transport": "category"})))
+    assert [each.ranks for each in seen] == slow
+    assert all("all at rank 2" in each.what for each in seen)
+
+
 @pytest.mark.parametrize(("ends", "slow"), [((7, 0), [(3, 4)]), ((4, 3), [])])
 def test_of_two_links_one_may_be_slow_but_not_one_way_of_a_link(
     ends: tuple[int, int], slow: list[tuple[int, int]]

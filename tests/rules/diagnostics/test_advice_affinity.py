@@ -118,6 +118,21 @@ def test_aligned_products_are_the_measure() -> None:
     assert found.likely_ns == pytest.approx(0.95 * found.saving_ns[1], rel=1e-6)
 
 
+@pytest.mark.parametrize(("duration", "expected"), [(2 * MS, 1), (MS, 0)])
+def test_rows_that_a_product_writes_count_where_it_is_slow(duration: int, expected: int) -> None:
+    odd = kernel(
+        "MatMulV3",
+        "1024,1024;1016,1024",
+        "1024,1016",
+        input_dtypes="BF16;BF16",
+        duration_ns=duration,
+    )
+    good = kernel(
+        "MatMulV3", "1024,1024;1024,1024", "1024,1024", input_dtypes="BF16;BF16", duration_ns=MS
+    )
+    assert len(told(unaligned_matmul, recording([odd, good, good, good]))) == expected
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [("2,8,1024,80;2", 1), ("2,8,1024,64", 0), ("2,8,1024,128", 0), ("1024,2,640", 0), ("", 0)],
