@@ -149,7 +149,7 @@ def test_objects_by_which_the_lines_run_are_filled_before_the_call() -> None:
 
 @pytest.mark.parametrize(("most", "devices"), [(63, ["meta"]), (64, ["meta", "cpu"])])
 def test_what_is_too_large_is_only_sketched(most: int, devices: list[str]) -> None:
-    made = []
+    made: list[str] = []
 
     class Square(torch.nn.Module):
         def __init__(self, size: int = 8) -> None:
