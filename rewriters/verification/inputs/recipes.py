@@ -130,7 +130,6 @@ class Recipe:
     """Weights that hold one number everywhere: ``logit_scale``, beyond where it is clamped."""
     coarse: bool = False
     """Whether all weights are whole numbers and halves, which halves of the width hold, too."""
-
     late: tuple[tuple[str, Spec], ...] = ()
     """What others set after ``__init__``, or what it leaves at None."""
 
@@ -332,16 +331,18 @@ def _why_not(recipe: Recipe, owner: type, find: Find, most: int) -> str:
 
 def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
     """Build the object, first without its values: the sizes of a real model take seconds."""
-    sketched = None
     specs = [spec for _, spec in recipe.arguments]
     if not any(list_tensors(s) or getattr(s, "given", None) for s in specs):  # those have values
         with torch.device("meta"), Undrawn():
-            sketched = try_call(lambda: recipe.build(owner, find), _BUILD_S).value
-    for made in (sketched, None):
-        module = recipe.build(owner, find) if made is None else made
-        count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
-        if count > most:
-            raise MemoryError(f"the module has {count} parameters")
+            made = try_call(lambda: recipe.build(owner, find, as_made=True), _BUILD_S).value
+        _require_at_most(most, made)
+    _require_at_most(most, recipe.build(owner, find))
+
+
+def _require_at_most(most: int, made: object) -> None:
+    count = sum(p.numel() for p in made.parameters()) if _is_module(made) else 0
+    if count > most:
+        raise MemoryError(f"the module has {count} parameters")
 
 
 def _is_module(made: object) -> TypeGuard[torch.nn.Module]:

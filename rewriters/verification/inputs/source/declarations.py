@@ -69,7 +69,7 @@ from npufix.rewriters.verification.inputs.source.usage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"^(b|bs|bsz|n?_?batch\w*)$", (2, 6)),
@@ -155,6 +155,9 @@ class Declared:
         return ("complex" if kind == "rotation" else kind) in numbers
 
 
+_UNKNOWN = Declared()  # of which nothing is said: a search asks with every call
+
+
 @dataclass(frozen=True, slots=True)
 class Declarations:
     """What holds for the arguments of a function."""
@@ -177,7 +180,7 @@ class Declarations:
 
     def of(self, name: str) -> Declared:
         """Return what holds for one argument."""
-        return self.arguments.get(name, Declared())
+        return self.arguments.get(name, _UNKNOWN)
 
     @property
     def shaped(self) -> bool:
@@ -193,12 +196,15 @@ class Declarations:
 
     def made_with(self, arguments: Sequence[tuple[str, Spec]]) -> Declarations:
         """Return what holds for an object that is made with these arguments."""
+        return replace(self, given=self._sizes_with(arguments))
+
+    def _sizes_with(self, arguments: Iterable[tuple[str, Spec]]) -> dict[str, int]:
         given = {n: s.value for n, s in arguments if isinstance(s, Value)}
         held = {n: v for n, v in given.items() if isinstance(v, tuple)}
         for name in held.keys() & self.unpacked.keys():
             given |= dict(zip(self.unpacked[name], held[name], strict=False))
         sizes = {n: value for n, value in given.items() if type(value) is int and value > 0}
-        return replace(self, given={**self.given, **sizes})
+        return {**self.given, **sizes}
 
     def fits(self, specs: Mapping[str, Spec]) -> bool:
         """Say whether arguments are such that a caller makes."""
@@ -214,9 +220,9 @@ class Declarations:
         for name, spec in specs.items():
             declared = self.of(name)
             for tensor in list_tensors(spec):
-                one = (self._rename_apart(name), tensor.shape)
                 if not declared.takes(tensor):
                     return False
+                one = (self._rename_apart(name), tensor.shape)
                 if declared.shapes and isinstance(spec, Tensor):
                     shaped.append(one)
                 elif declared.shapes and not any(True for _ in unify([one], {})):
@@ -227,14 +233,11 @@ class Declarations:
                 elif over_heads and declared.shapes and self._says_nothing_of_heads():
                     ranks.add(_OVER_HEADS)
         # Queries, keys and values have as many dimensions, as has their mask, if the text says so.
-        sizes = self.made_with(tuple(specs.items())).given
+        sizes = self._sizes_with(specs.items())
         return len(ranks) <= 1 and any(
-            all(self._is_below(n, s, {**sizes, **known}) for n, s in specs.items())
-            and not any(
-                {**sizes, **known}.get(m, 0) % (_count({**sizes, **known}, n) or 1)
-                for m, n in self.multiples
-            )
-            and bounds.are_within(self.limits, specs, {**sizes, **known})
+            all(self._is_below(n, s, known) for n, s in specs.items())
+            and not any(known.get(m, 0) % (_count(known, n) or 1) for m, n in self.multiples)
+            and bounds.are_within(self.limits, specs, known)
             for known in unify(shaped, sizes)
         )
 
@@ -244,6 +247,8 @@ class Declarations:
 
     def _rename_apart(self, name: str) -> tuple[Shape, ...]:
         shapes = self.of(name).shapes
+        if not (shapes and self.apart):
+            return shapes
         own = {size: f"{size}_of_{name}" for size in self.apart if name not in self.assumed}
         return tuple(tuple(own.get(size, size) for size in shape) for shape in shapes)
 
@@ -261,7 +266,7 @@ class Declarations:
         """Return arguments with whole numbers of all that the text allows: each of n experts."""
         tensors = [(n, s) for n, s in specs.items() if isinstance(s, Tensor)]
         shaped = [(self.of(n).shapes, s.shape) for n, s in tensors if self.of(n).shapes]
-        sizes = self.made_with(tuple(specs.items())).given
+        sizes = self._sizes_with(specs.items())
         sizes = {**sizes, **next(iter(unify(shaped, self.given)), {})}
         most = {n: self._most(n, sizes) or s.high for n, s in tensors if s.kind == "int"}
         wide = {n: replace(s, high=max(most[n], s.high)) for n, s in tensors if n in most}

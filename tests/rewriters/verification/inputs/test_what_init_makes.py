@@ -6,7 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from tests.rewriters.verification.changed_programs import verdict
+
+from npufix.rewriters.verification.calls.values import find_nothing
+from npufix.rewriters.verification.inputs.recipes import Recipe, _why_not
 
 BY_KIND = """
 class Pool(torch.nn.Module):
@@ -141,3 +145,18 @@ def test_objects_by_which_the_lines_run_are_filled_before_the_call() -> None:
     """
     found = verdict(text, ("sum(1)", "sum(0)"))
     assert found.status == "refuted", found.reason
+
+
+@pytest.mark.parametrize(("most", "devices"), [(63, ["meta"]), (64, ["meta", "cpu"])])
+def test_what_is_too_large_is_only_sketched(most: int, devices: list[str]) -> None:
+    made: list[str] = []
+
+    class Square(torch.nn.Module):
+        def __init__(self, size: int = 8) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(size, size))
+            made.append(self.weight.device.type)
+
+    told = _why_not(Recipe(), Square, find_nothing, most)
+    assert told == ("" if most == 64 else "MemoryError: the module has 64 parameters")
+    assert made == devices
