@@ -315,11 +315,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
         Not so those who write a number there as well, which the rule changes too.
         """
         root, value = self.match.evaluation.node, self.match.bindings[mask]
-        places = {n for n in root.args[1].walk() if n is not value and value in n.walk()}
-        users = {
-            n for n in {e.node for e in self.flow.evaluations} | {o.node for o in self.flow.observables}
-            if n is not root and n not in places and not places.isdisjoint((n, *n.args))
-        }  # fmt: skip
+        found = {n for n in root.args[1].walk() if n.op.startswith("nonzero") and value in n.args}
+        places = {n for n in root.args[1].walk() if not found.isdisjoint(n.walk())}
+        nodes = {e.node for e in self.flow.evaluations} - {root, *places}
+        users = (n for n in nodes if not places.isdisjoint(n.args))
         seen = any(o.node in places for o in self.flow.observables)
         return seen or any(
             n.op != Op.SETITEM or not self.shapes.is_number(n.args[2]) for n in users

@@ -25,6 +25,12 @@ def test_what_stands_beside_the_file_for_npus_is_for_another_device(tmp_path: Pa
     assert [place.partition(":")[0] for place in found] == list(files[1:])
 
 
+def test_what_stands_beside_a_loader_of_data_works_on_samples(tmp_path: Path) -> None:
+    files = ("a/data/mix.py", "a/data/data_loader.py", "b/data/mix.py", "c/data.py")
+    found = places(scanned(tmp_path, dict.fromkeys(files, FILL)))
+    assert [place.partition(":")[0] for place in found] == list(files[2:])
+
+
 @pytest.mark.parametrize(
     "function",
     [
