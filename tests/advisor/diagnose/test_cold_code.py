@@ -537,6 +537,22 @@ def test_a_class_that_calls_a_package_for_gpus_is_left_out(tmp_path: Path) -> No
     assert places(scanned(tmp_path, {"a.py": imported.format("my_engine") + net}))
 
 
+@pytest.mark.parametrize(
+    ("looks_up", "shown"),
+    [
+        ("import_module(path)", False),
+        ("getattr(importlib.import_module(path), name)", True),
+        ("vars(plugins)[name]", True),
+        ("vars(args)", False),
+    ],
+)
+def test_the_import_of_a_module_finds_no_class_by_its_name(
+    tmp_path: Path, looks_up: str, *, shown: bool
+) -> None:
+    files = {"net.py": MODEL, "main.py": f"if __name__ == '__main__':\n    made = {looks_up}\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
 def test_no_cache_grows_in_training(tmp_path: Path) -> None:
     text = (
         "import torch\n\n\nclass Attention(nn.Module):\n    def forward(self, k):\n"
