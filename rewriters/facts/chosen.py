@@ -36,7 +36,7 @@ _HOW = frozenset(
         "npu", "ascend", "fused", "fusion", "flash", "fast", "optimized", "oot", "kernel",
         "triton", "unfused", "eager", "native", "naive", "vanilla", "plain", "slow", "fallback",
         "reference", "ref", "impl", "torch", "pytorch", "python", "non", "not", "original", "orig",
-        "basic", "default",
+        "basic", "default", "with",
     }
 )  # fmt: skip
 """Words of a name that say how something is computed, not what."""
