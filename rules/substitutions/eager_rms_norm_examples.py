@@ -8,11 +8,15 @@ REWRITTEN = (
     # the dtype of the mean is an argument
     Rewritten(
         """
-def norm(x, weight: torch.Tensor, eps: float, dtype: torch.dtype):
+def norm(x, weight: torch.Tensor, eps: float, dtype=None):
+    if dtype is None:
+        dtype = torch.float32
     return F.rms_norm(x.to(dtype), (64,), weight, eps).to(x.dtype)
 """,
         """
-def norm(x, weight: torch.Tensor, eps: float, dtype: torch.dtype):
+def norm(x, weight: torch.Tensor, eps: float, dtype=None):
+    if dtype is None:
+        dtype = torch.float32
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
 """,
     ),
