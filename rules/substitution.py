@@ -239,6 +239,9 @@ class Site(Protocol):
     def may_be_batch(self, name: str) -> bool:
         """Tell whether code shows more than two dimensions: ``x.mT``, ``x.transpose(1, 2)``."""
 
+    def finds_for_others(self, mask: str) -> bool:
+        """Tell whether the places of a mask are wanted by others too: ``x[at] = 0; y[at]``."""
+
     def is_scaled(self) -> bool | None:
         """Tell whether something multiplies what the pattern computes, cast or not."""
 

@@ -43,7 +43,7 @@ _DOUBLES = re.compile(r"\.double\(|float64")
 _OCCASIONS = {
     Occasion.HOST: "it runs on the host, or on tensors of the host",
     Occasion.ASIDE: "no step runs it: it belongs to validation, metrics, debugging or the like, or "
-    "keeps what it has computed",
+    "keeps what it has computed, or it calls kernels that there are for GPUs alone",
     Occasion.CALL: "it runs once a call, or once when something is built, and not in each step",
 }
 

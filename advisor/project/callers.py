@@ -66,14 +66,18 @@ class Mention:
 
 _LOOKS_UP = Mention(
     re.compile(
-        r"globals\(\)|(?<!self\.)__dict__\[|import_module|getmembers|\b_target_\b|\binstantiate\("
+        r"globals\(\)|(?<!self\.)__dict__\[|getattr\(\s*(importlib\.)?import_module|getmembers"
+        r"|\b_target_\b|\binstantiate\(|\bvars\((?!(self|args?|config|cfg|opts?)\b)"
         r"|(?<!def )(?<![.\w])eval\("
         r"|getattr\((?!(self|args?|config|cfg|opts?|torch|nn|F|np)\b)[\w.]+, *(?![\"'\s])"
     ),
-    ("globals()", "__dict__[", "import_module", "getmembers", "_target_", "instantiate(", "eval(",
+    ("globals()", "__dict__[", "vars(", "getmembers", "_target_", "instantiate(", "eval(",
      "getattr("),
 )  # fmt: skip
-"""How a program finds a class by a text that may stand anywhere: ``getattr(models, name)``."""
+"""How a program finds a class by a text that may stand anywhere: ``getattr(models, name)``.
+
+Not so the import of a module alone, which only registers what is decorated.
+"""
 
 
 class Callers:

@@ -85,6 +85,19 @@ def made_for_gpus(files: Iterable[str]) -> frozenset[str]:
     return frozenset(own)
 
 
+_LOADS = re.compile(r"(.*_)?(data_?set|data_?loader|data_?module|collat(or|e))s?\.py")
+
+
+def made_around_loaders(files: Iterable[str]) -> frozenset[str]:
+    """Return the folders called ``data`` in which a data set or a loader stands.
+
+    What else stands there works on samples of the host: ``data/augmentation.py``.
+    """
+    paths = (PurePosixPath(file) for file in files)
+    folders = (path.parent for path in paths if _LOADS.fullmatch(path.name))
+    return frozenset(str(folder) for folder in folders if folder.name == "data")
+
+
 def _as_npu(name: str) -> str:
     return _GPU_FILE.sub(r"\1npu\2", name)
 

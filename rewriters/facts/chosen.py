@@ -36,7 +36,7 @@ _HOW = frozenset(
         "npu", "ascend", "fused", "fusion", "flash", "fast", "optimized", "oot", "kernel",
         "triton", "unfused", "eager", "native", "naive", "vanilla", "plain", "slow", "fallback",
         "reference", "ref", "impl", "torch", "pytorch", "python", "non", "not", "original", "orig",
-        "basic", "default",
+        "basic", "default", "with",
     }
 )  # fmt: skip
 """Words of a name that say how something is computed, not what."""
@@ -100,6 +100,19 @@ def _stands_beside(tree: ast.Module, name: str) -> bool:
     return any(_what(other)[0] == what and not _falls_back(other) for other in others)
 
 
+def _is_of_reference(flow: FunctionFlow) -> bool:
+    """Tell whether a class is called a reference, and said to be one: ``class RefAttnBackend``.
+
+    Not so the ``ReferenceEncoder`` that reads a reference.
+    """
+    if flow.cls is None or flow.names.tree is None or not _REF_CLASS.match(flow.cls.name):
+        return False
+    told = (ast.get_docstring(code, clean=False) for code in (flow.cls, flow.names.tree))
+    return any(_IS_REFERENCE.search(text or "") for text in told)
+
+
+_REF_CLASS = re.compile(r"_*Ref(erence)?[A-Z]")
+_IS_REFERENCE = re.compile(r"(?i)\breference (backend|implementation|version)")
 _SHOWS = re.compile(
     r"(?i)\bnaive (\w+ )?implementation\b"
     r"|\bfor (debugging|prototyping|testing)( and \w+)? (only|purposes)\b"
@@ -114,6 +127,8 @@ def only_shows(flow: FunctionFlow) -> bool:
     NaiveMoe(config)`` of a layer, which knows no other experts.
     """
     if _SHOWS.search(ast.get_docstring(flow.function, clean=False) or ""):
+        return True
+    if _is_of_reference(flow):
         return True
     own, tree = flow.cls or flow.function, flow.names.tree
     if not _is_naive(own.name) or tree is None:

@@ -44,14 +44,15 @@ def works_on_host(flow: FunctionFlow, match: Match) -> bool:
     operands = [_source(node) for node in match.bindings.values()]
     if any(is_brought_to_host(n) or _is_read_as_array(flow, n) for n in operands):
         return True
-    if is_given_by_host(flow, operands[0]):
+    if is_given_by_host(flow, operands[0]) or _is_put_there(operands[0]):
+        return True
+    if is_kept_on_host(flow, operands[0], said=flow.function.name == "forward"):
         return True
     if flow.function.name == "forward":
         return False
     first = next(iter(match.bindings.values()))
     return (
         _is_made_there(operands[0])
-        or is_kept_on_host(flow, operands[0])
         or _meets_host(first, set())
         or any(
             node.op in operators.COMPARISONS
@@ -142,18 +143,18 @@ def names_host(device: ast.expr) -> bool:
     return ast.unparse(device) in _HOST
 
 
-def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
+def is_kept_on_host(flow: FunctionFlow, node: Node, *, said: bool = False) -> bool:
     """Tell whether an attribute is a table of the host: ``self.age = torch.zeros(n)``.
 
     What no module keeps is moved by nobody: all that it is assigned is made there, or of itself,
-    or is a part of what is called so: ``lengths_cpu[:n]``.
+    or is a part of what is called so: ``lengths_cpu[:n]``. A module may be made below another
+    default, and then it has to be ``said``: ``self.age = torch.zeros(n, device="cpu")``.
     """
     while node.args and node.op in _OF_ONE | _STAYS:
         node = node.args[0]
     if node.op != Op.ATTR or flow.cls is None or node.args[0].value != "self":
         return False
-    if any(base.endswith("Module") for base in map(last_name, flow.cls.bases)):
-        return False
+    said = said or any(base.endswith("Module") for base in map(last_name, flow.cls.bases))
     given = [value for _, value in list_assigned(flow.names, flow.cls, str(node.value))]
     own = re.compile(rf"self\.{node.value}(\[| [-+*/&|])")
     given = [v for v in given if not (isinstance(v, ast.Constant) and v.value is None)]
@@ -161,7 +162,8 @@ def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
     return bool(made) and all(
         _is_called_of_host(v)
         if not isinstance(v, ast.Call)
-        else (flow.names.dotted(v.func) or "").startswith("torch.")
+        else (not said or any(k.arg == "device" for k in v.keywords))
+        and (flow.names.dotted(v.func) or "").startswith("torch.")
         and last_name(v.func) in _MADE
         and all(k.arg != "device" or names_host(k.value) for k in v.keywords)
         for v in made
@@ -258,6 +260,14 @@ def is_moved_to_host(node: Node) -> bool:
 def is_made_on_host(node: Node) -> bool:
     """Tell whether a tensor is made without a device, or is a view of one: ``torch.tensor(n)``."""
     return _is_made_there(_source(node))
+
+
+def _is_put_there(node: Node) -> bool:
+    """Tell whether a tensor is made where the host is named: ``torch.zeros(n, device="cpu")``."""
+    keywords = node.value if isinstance(node.value, tuple) else ()
+    given = dict(zip(reversed(keywords), reversed(node.args), strict=False))
+    made = str(node.op).removesuffix("(*)") in _MADE
+    return made and "device" in given and given["device"].value == "cpu"
 
 
 def _is_made_there(node: Node) -> bool:

@@ -33,7 +33,17 @@ _OF_ONE_TENSOR = re.compile(
     r"|Pixel(Uns|S)huffle|Flatten)"
 )
 """Modules that return one tensor."""
+_OF_MODELS = re.compile(
+    r"(Attention|Backbone|Block|Criterion|Decoder|Detector|Embeddings?|Encoder|Head|Layer|Loss|Mixin"
+    r"|Model|Module|Neck|Net(work)?|Policy|Predictor|Segmentor|Transformer)(V?\d+)?$"
+)
+"""What classes of torch, and of those who build on it, are called that are modules."""
 _WITHOUT_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode"})
+_SERVES = re.compile(
+    r"(paged_)?(prefill|decode)_attention|paged_attention\w*|flash_attn_with_kvcache"
+    r"|_?npu_(paged_attention|incre_flash_attention|prompt_flash_attention)\w*"
+)
+"""Attention of servers, which reads the keys of all tokens so far and has no backward pass."""
 
 
 def setting(flow: FunctionFlow, node: Node, parameter: str) -> str | None:
@@ -107,6 +117,14 @@ def _list_assigned(
     return list_assigned(flow.names, flow.cls, str(node.value))
 
 
+def may_keep_buffers(names: ModuleNames, cls: ast.ClassDef | None) -> bool:
+    """Tell whether a class is a module, as far as its own bases, their names or its methods say."""
+    family = () if cls is None else (cls, *names.bases(cls))
+    bases = [last_name(base) for one in family for base in one.bases]
+    forward = any(getattr(item, "name", "") == "forward" for one in family for item in one.body)
+    return (forward and bool(bases)) or any(map(_OF_MODELS.search, bases))
+
+
 def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:
     """Tell whether the code says that no gradient is wanted; ``None`` if it says nothing."""
     line = match.evaluation.statement.lineno
@@ -115,7 +133,10 @@ def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:
         if isinstance(part, ast.With) and part.lineno <= line <= (part.end_lineno or part.lineno):
             contexts += [item.context_expr for item in part.items]
     functions = [c.func if isinstance(c, ast.Call) else c for c in contexts]
-    return any(flow.names.dotted(f) in _WITHOUT_GRADIENTS for f in functions) or None
+    if any(flow.names.dotted(f) in _WITHOUT_GRADIENTS for f in functions):
+        return True
+    calls = (n.func for n in nodes_of(flow.function) if isinstance(n, ast.Call))
+    return any(_SERVES.fullmatch(last_name(called) or "") for called in calls) or None
 
 
 def is_left_out(flow: FunctionFlow, node: Node) -> bool:

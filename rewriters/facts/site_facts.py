@@ -309,6 +309,21 @@ class SourceFacts(ValueKinds, AttentionFacts):
         }
         return len(users) == len(places) == 1
 
+    def finds_for_others(self, mask: str) -> bool:
+        """Tell whether others want the places of a mask that the pattern writes to.
+
+        Not so those who write a number there as well, which the rule changes too.
+        """
+        root, value = self.match.evaluation.node, self.match.bindings[mask]
+        found = {n for n in root.args[1].walk() if n.op.startswith("nonzero") and value in n.args}
+        places = {n for n in root.args[1].walk() if not found.isdisjoint(n.walk())}
+        nodes = {e.node for e in self.flow.evaluations} - {root, *places}
+        users = (n for n in nodes if not places.isdisjoint(n.args))
+        seen = any(o.node in places for o in self.flow.observables)
+        return seen or any(
+            n.op != Op.SETITEM or not self.shapes.is_number(n.args[2]) for n in users
+        )
+
     def may_be_batch(self, name: str) -> bool:
         """Tell whether code shows more than two dimensions: ``x.mT``, ``x.transpose(1, 2)``."""
         parts = set(self.match.bindings[name].walk())

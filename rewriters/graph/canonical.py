@@ -190,7 +190,12 @@ def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:
 
 
 def _is_dtype(node: Node) -> bool:
-    """Tell whether a value can only be a dtype: ``torch.float32``, ``x.dtype``, ``self.dtype``."""
+    """Tell whether a value can only be a dtype: ``torch.float32``, ``x.dtype``, ``self.dtype``.
+
+    So is what two branches leave, of which each has one.
+    """
+    if node.op == Op.PHI:
+        return all(map(_is_dtype, node.args[1:]))  # behind the test
     by_name = node.op in {Op.ATTR, Op.PARAM} and str(node.value).endswith("dtype")
     promoted = node.op.removesuffix("(*)") in {"promote_types", "result_type"}
     if node.op.startswith("py:functools.reduce"):

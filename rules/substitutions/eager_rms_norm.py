@@ -173,6 +173,22 @@ def torch_rms_norm_in_32(x: Tensor, weight: Tensor, eps: float, shape: tuple[int
     return F.rms_norm(x.to(torch.float32), shape, weight, eps).to(x.dtype)
 
 
+def torch_rms_norm_in(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Call the function of torch between casts to a dtype that is a setting, and back (Chitu)."""
+    return F.rms_norm(x.to(dtype), shape, weight, eps).to(x.dtype)
+
+
+def torch_rms_norm_of_32(x: Tensor, weight: Tensor, eps: float, shape: tuple[int, ...]) -> Tensor:
+    """Call the function of torch in float32, which the result is as well."""
+    return F.rms_norm(x.to(torch.float32), shape, weight, eps)
+
+
 def cast_to_given(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """Cast to the dtype of what was gated in float32 before (Mamba 2, Zamba 2, Bamba)."""
     normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
@@ -224,6 +240,25 @@ def fused_in_shape(  # noqa: D103 - its name says it
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
 
 
+def fused_in_shape_of_32(  # noqa: D103 - its name says it
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    shape: tuple[int, ...],
+) -> Tensor:
+    return torch_npu.npu_rms_norm(x.float(), weight.float(), epsilon=eps)[0]
+
+
+def fused_in_shape_in(  # noqa: D103 - its name says it
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
 def fused_one_plus_32(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Add one in float32, where it loses nothing."""
     return torch_npu.npu_rms_norm(x, 1.0 + weight.float(), epsilon=eps)[
@@ -262,6 +297,19 @@ def widened(draw: Draw) -> dict[str, Any]:
     import torch
 
     return {**half_with_float_weight(draw), "dtype": torch.float32}
+
+
+def with_shape_of_32(draw: Draw) -> dict[str, Any]:
+    """Return ``half_with_float_weight`` and the length of the last dimension."""
+    drawn = half_with_float_weight(draw)
+    return {**drawn, "shape": (drawn["x"].shape[-1],)}
+
+
+def with_shape_in_32(draw: Draw) -> dict[str, Any]:
+    """Return ``with_shape_of_32`` and the dtype that it is normalised in."""
+    import torch
+
+    return {**with_shape_of_32(draw), "dtype": torch.float32}
 
 
 def along_last(draw: Draw) -> dict[str, Any]:
@@ -360,6 +408,13 @@ RULE = Substitution(
             (LAST_DIM, *_ALWAYS, ALONE, SAME_DTYPE),
         ),
         Form(torch_rms_norm_in_32, fused_in_shape, with_shape, (*_GIVEN, KERNEL_DTYPES)),
+        Form(
+            torch_rms_norm_in,
+            fused_in_shape_in,
+            with_shape_in_32,
+            (*_GIVEN, WIDER, KERNEL_DTYPES),
+        ),
+        Form(torch_rms_norm_of_32, fused_in_shape_of_32, with_shape_of_32, _GIVEN),
         Form(torch_rms_norm, fused_in_shape, with_shape, (*_GIVEN, SAME_DTYPE)),
         Form(gain_first, fused_gain_first, widened, (*_ALWAYS, ALONE, WIDER, KERNEL_DTYPES)),
         Form(cast_to_given, fused_to_given, gated, (*_ALWAYS, DTYPE_OF_WEIGHT)),

@@ -5,6 +5,32 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 REWRITTEN = (
+    # the dtype of the mean is an argument
+    Rewritten(
+        """
+def norm(x, weight: torch.Tensor, eps: float, dtype=None):
+    if dtype is None:
+        dtype = torch.float32
+    return F.rms_norm(x.to(dtype), (64,), weight, eps).to(x.dtype)
+""",
+        """
+def norm(x, weight: torch.Tensor, eps: float, dtype=None):
+    if dtype is None:
+        dtype = torch.float32
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+""",
+    ),
+    # the result stays in float32, whatever the weight is
+    Rewritten(
+        """
+def norm(x, weight: torch.Tensor, eps: float):
+    return F.rms_norm(x.float(), (64,), weight, eps)
+""",
+        """
+def norm(x, weight: torch.Tensor, eps: float):
+    return torch_npu.npu_rms_norm(x.float(), weight.float(), epsilon=eps)[0]
+""",
+    ),
     # k-diffusion, stable-audio-tools: the weight first, in a dtype that holds both
     Rewritten(
         """

@@ -341,7 +341,7 @@ VECTOR = Condition("vector", "the tensor and the index have one dimension", _is_
 RULE = Substitution(
     id="NPU202",
     name="gather-one-element-per-row",
-    summary="gather that picks one element per row, or elements of a vector",
+    summary="gather that picks one element per row, elements of a vector, or whole rows",
     table="affinity",
     forms=(
         Form(vector_flat, look_up_flat, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),

@@ -192,6 +192,7 @@ CONDITIONS = (
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
     _open("positive-lengths", "what is counted from the end of a row is one or more"),
     _open("nonnegative-count", "the number of rounds is not negative"),
+    _open("many-rounds", "there are more than about ten rounds: each launches one kernel alone"),
     _open(
         "known-dimensions",
         "the tensors in the loop have as many dimensions as they are indexed with there",

@@ -297,6 +297,11 @@ FITS = Condition(
     "the value is a number that the dtype of the tensor can hold",
     _fits,
 )
+FOR_THIS = Condition(
+    "found-for-this",
+    "nobody else wants the places of the mask, which are found in any case then",
+    lambda site: not site.finds_for_others("mask"),
+)
 START = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE, FITS)
 
 RULE = Substitution(
@@ -305,19 +310,26 @@ RULE = Substitution(
     summary="assignment through a boolean mask",
     table="affinity",
     forms=(
-        Form(everywhere, fill, inputs, (*START, SAME_RANK_MASK)),
-        Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
+        Form(everywhere, fill, inputs, (*START, SAME_RANK_MASK, FOR_THIS)),
+        Form(rows, fill_rows, row_inputs, (*START, ROW_MASK, FOR_THIS)),
         Form(whole_rows, fill_rows, row_inputs, (*START, SPELLED_ROW_MASK)),
-        Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
+        Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK, FOR_THIS)),
         Form(whole_planes, fill_planes, plane_inputs, (*START, SPELLED_PLANE_MASK)),
-        Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True, one_line=True),
+        Form(
+            everywhere,
+            fill_aligned,
+            any_rank_inputs,
+            (*START, FOR_THIS),
+            only_proven=True,
+            one_line=True,
+        ),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
         # not in doubt: ``k_cache[:, :, places] = k`` is how caches are written
         Form(
             inner_columns, fill, inner_column_inputs, (*START, INNER_COLUMN_MASK), only_proven=True
         ),
-        Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),
+        Form(found, fill, vector_inputs, (*START, VECTOR_MASK, FOR_THIS)),
     ),
     replaces=(
         "IndexPut",
@@ -337,6 +349,13 @@ RULE = Substitution(
         "masked_fill_ by itself since 2026-08-17; no release up to 26.1.0 does"
     ),
     valid=(
+        # the places are found in any case: others are picked by them
+        """
+def clear(x: torch.Tensor, y: torch.Tensor, mask: torch.BoolTensor):
+    at = mask.nonzero(as_tuple=True)
+    x[at] = 0
+    return y[at]
+""",
         # an integer index
         """
 def f(x: torch.Tensor, index: torch.Tensor, valid: torch.Tensor):

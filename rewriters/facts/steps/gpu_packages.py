@@ -53,4 +53,8 @@ def _list_of_gpu(module: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
             only.add(name)
         if _WRAPPED.search(module_name):
             wrapped.add(name)
+        if alias.name == "_C" and isinstance(source, ast.ImportFrom) and source.level:
+            # a package that is compiled for one operator: ``class Rasterize(Function)`` calls it
+            functions = (n for n in module.body if isinstance(n, ast.ClassDef) and n.bases)
+            only |= {name, *(f.name for f in functions if _mentions(f, frozenset({name})))}
     return frozenset(only), frozenset(wrapped)

@@ -25,6 +25,12 @@ def test_what_stands_beside_the_file_for_npus_is_for_another_device(tmp_path: Pa
     assert [place.partition(":")[0] for place in found] == list(files[1:])
 
 
+def test_what_stands_beside_a_loader_of_data_works_on_samples(tmp_path: Path) -> None:
+    files = ("a/data/mix.py", "a/data/data_loader.py", "b/data/mix.py", "c/data.py")
+    found = places(scanned(tmp_path, dict.fromkeys(files, FILL)))
+    assert [place.partition(":")[0] for place in found] == list(files[2:])
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -529,6 +535,22 @@ def test_a_class_that_calls_a_package_for_gpus_is_left_out(tmp_path: Path) -> No
     imported = "try:\n    import {} as ME\nexcept ImportError:\n    ME = None\n"
     assert not places(scanned(tmp_path, {"a.py": imported.format("MinkowskiEngine") + net}))
     assert places(scanned(tmp_path, {"a.py": imported.format("my_engine") + net}))
+
+
+@pytest.mark.parametrize(
+    ("looks_up", "shown"),
+    [
+        ("import_module(path)", False),
+        ("getattr(importlib.import_module(path), name)", True),
+        ("vars(plugins)[name]", True),
+        ("vars(args)", False),
+    ],
+)
+def test_the_import_of_a_module_finds_no_class_by_its_name(
+    tmp_path: Path, looks_up: str, *, shown: bool
+) -> None:
+    files = {"net.py": MODEL, "main.py": f"if __name__ == '__main__':\n    made = {looks_up}\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
 
 
 def test_no_cache_grows_in_training(tmp_path: Path) -> None:

@@ -96,3 +96,18 @@ def test_ranges_that_are_written_at_once_are_those_of_the_rounds() -> None:
                     results.append(scope["f"](*given))
                 assert torch.equal(*results), (text, site.rewrite.direct)
     assert written > 20
+
+
+@pytest.mark.parametrize(("count", "asked"), [("self.groups", True), ("len(x)", False)])
+def test_a_setting_may_say_that_there_are_few_rounds(count: str, *, asked: bool) -> None:
+    text = f"""
+import torch
+class Target:
+    def forward(self, x: torch.Tensor, n: int):
+        m = torch.ones(99, 99)
+        for i in range({count}):
+            m[n * i : n * (i + 1), n * i : n * (i + 1)] = 0
+        return m
+"""
+    (site,) = find_sites(text, [RULE])
+    assert ("many-rounds" in [proof.condition.name for proof in site.proofs]) is asked

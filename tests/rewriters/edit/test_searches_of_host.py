@@ -152,6 +152,22 @@ def test_what_is_copied_decides_what_to_do_instead(code: str, advice: str) -> No
     assert [advice in problem for problem in problems] == [True] * bool(advice)
 
 
+@pytest.mark.parametrize(
+    ("base", "advice"), [("BaseHead", "register_buffer"), ("LayerInfer", "keep the copy")]
+)
+def test_what_may_be_no_module_keeps_a_copy(base: str, advice: str) -> None:
+    text = f"""
+from base import {base}
+class Layer({base}):
+    def __init__(self, n: int):
+        self.t = torch.linspace(0, 1, n)
+
+    def compute_loss(self, x: torch.Tensor):
+        return x * self.t.to(x.device)
+"""
+    assert [advice in site.problem for site in found(text, "NPU219")] == [True]
+
+
 @pytest.mark.parametrize(("cls", "count"), [("Solver(nn.Module)", 1), ("Solver", 0)])
 def test_only_a_module_keeps_buffers(cls: str, count: int) -> None:
     text = f"""

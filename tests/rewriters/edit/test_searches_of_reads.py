@@ -580,6 +580,83 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
+    ("made", "occasion"),
+    [
+        ("self.age", Occasion.HOST),
+        ("torch.zeros(8, device='cpu')", Occasion.HOST),
+        ("torch.zeros(8, device=x.device)", Occasion.STEP),
+        ("torch.zeros(8)", Occasion.STEP),  # below ``with torch.device("npu")``
+    ],
+)
+def test_a_tensor_that_is_said_to_be_one_of_the_host_is_so_in_modules(
+    made: str, occasion: Occasion
+) -> None:
+    text = f"""
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        self.age = torch.zeros(8, device="cpu")
+    def forward(self, x: torch.Tensor):
+        m = {made}
+        m[m > 3] = 0
+        return x
+"""
+    assert [s.occasion for s in find_sites(text, [MASKED])] == [occasion]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "told"),
+    [
+        ("RefAttention", "A reference implementation.", 0),
+        ("RefAttention", "Look at a reference.", 1),
+        ("Attention", "A reference implementation.", 1),
+    ],
+)
+def test_a_class_is_a_reference_where_it_is_said_to_be_one(name: str, said: str, told: int) -> None:
+    text = f"""
+class {name}(nn.Module):
+    '{said}'
+    def forward(self, x: torch.Tensor, lens: torch.Tensor):
+        return x[:, : lens.max().item()]
+"""
+    assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(
+    ("package", "occasion"), [("from . import _C", "ASIDE"), ("from .ops import scatter", "STEP")]
+)
+def test_what_calls_a_package_compiled_for_one_operator_is_for_gpus(
+    package: str, occasion: str
+) -> None:
+    text = f"""
+import torch
+{package}
+class _Draw(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, m): return {package.rpartition(" ")[2]}.draw(m)
+class Net(torch.nn.Module):
+    def forward(self, m: torch.Tensor):
+        m[m > 3] = 0
+        return _Draw.apply(m)
+"""
+    assert [s.occasion.name for s in find_sites(text, [MASKED])] == [occasion]
+
+
+@pytest.mark.parametrize(("total", "counts"), [("rows.append(x + n)", True), ("pass", False)])
+def test_what_counts_rows_along_is_no_sum_for_a_log(total: str, *, counts: bool) -> None:
+    text = f"""
+def forward(x: torch.Tensor, sizes: torch.Tensor):
+    n, rows = 0, []
+    for h, w in sizes:
+        {total}
+        n += (h * w).item()
+    return rows, n
+"""
+    (site,) = found(text, "NPU214")
+    assert ("before the loop" in site.problem) is counts
+
+
+@pytest.mark.parametrize(
     ("method", "on_host"),
     [
         ("def fit(self, batch: DataProto): return batch.n", True),

@@ -386,6 +386,7 @@ class {head}:
         ("self.shift = self.shift + 1", True),
         ("log = get_logger()\n            log.warning('large')", False),
         ("found = x[mask]\n            self.last = found.mean().item()", False),  # waits as well
+        ("self.seen = self._env.reset(mask.nonzero())", False),  # only a simulator can do that
     ],
 )
 def test_a_branch_that_only_tells_or_reads_anyway_is_not_spoken_of(arm: str, *, told: bool) -> None:

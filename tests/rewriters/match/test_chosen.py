@@ -107,7 +107,7 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("beside", ["scale_kernel", "scale"])
+@pytest.mark.parametrize("beside", ["scale_kernel", "scale", "scale_with_triton"])
 def test_what_falls_back_is_left_alone(beside: str) -> None:
     code = f"""
         def {beside}(x):

@@ -176,10 +176,28 @@ def read_ranges(loop: Loop, facts: Facts) -> tuple[Pieces, ast.stmt | None] | No
         return None
     if _reads_written(loop, {ast.unparse(flatten(t)[0]) for t in targets}):
         return None
+    if len(ranges.found) == 1 and _fills_for_settings(loop, facts, base):
+        columns.conditions["many-rounds"] = None
     numbers = {one.number for one in ranges.found}
     if not all(map(_fits_all, numbers)):
         columns.conditions["value-fits-dtype"] = None
     return Pieces(statements, tuple(columns.conditions), columns.shown()), columns.begun
+
+
+def _fills_for_settings(loop: Loop, facts: Facts, base: ast.expr) -> bool:
+    """Tell whether a setting says how many rounds fill something, and the host knows where.
+
+    ``for i in range(self.num_groups): m[n * i : n * (i + 1), n * i : n * (i + 1)] = 0`` launches
+    one kernel a round, and what takes its place about ten.
+    """
+    match loop.items:
+        case ast.Call(ast.Name("range"), [ast.Attribute(ast.Name("self"))], []):
+            pass
+        case _:
+            return False
+    loaded = [n for n in walk(*loop.body) if isinstance(n, ast.Name | ast.Attribute)]
+    others = [n for n in loaded if ast.unparse(n) != ast.unparse(base)]
+    return not any(facts.is_tensor(n) for n in others if isinstance(n.ctx, ast.Load))
 
 
 def _written(columns: Columns, found: Sequence[_Range]) -> Iterator[ast.stmt]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
+from npufix.rewriters.edit.statements.host.element_reads import IN_LOOP
 from npufix.rewriters.edit.statements.host.of_host import is_named_loss
 from npufix.rewriters.edit.statements.host.sentences import (
     FOR_FINITE,
@@ -103,6 +104,8 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
             ):
+                if _moves(here, kept):
+                    return Proposal(code, IN_LOOP)
                 used = _picks(here, kept) or _is_listed(here, kept)
                 return None if used else Proposal(code, FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
@@ -114,6 +117,14 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.stmt():
                 break
     return None
+
+
+def _moves(here: Surroundings, total: ast.expr) -> bool:
+    """Tell whether rounds count with a number, and do not only sum up: ``rows + offset``."""
+    loop, text = here.loop_of(total), ast.unparse(total)
+    sums = [] if loop is None else [n for n in ast.walk(loop) if isinstance(n, ast.BinOp)]
+    pairs = [pair for n in sums for pair in ((n.left, n.right), (n.right, n.left))]
+    return any(ast.unparse(one) == text and here.is_tensor(other) for one, other in pairs)
 
 
 def _is_decided_by(here: Surroundings, append: ast.Call) -> bool:

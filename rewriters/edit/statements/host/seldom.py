@@ -34,6 +34,7 @@ _KINDS = frozenset({"hasattr", "isinstance", "is_tensor"})
 _RARE = re.compile(
     r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
 )
+_BEGINS_ANEW = re.compile(r"(^|[._])(envs?|game|sim(ulator)?)\.reset(_\w+)?$")
 
 _LISTED = frozenset({"array", "asarray", "list", "sorted", "stack", "tuple"})
 """What makes another list, or array, of the same numbers."""
@@ -278,8 +279,14 @@ def _is_setting(test: ast.expr) -> bool:
 
 def stays_anyway(here: Surroundings, code: ast.If) -> bool:
     """Tell whether the host waits, or is to choose who computes, whatever is said of a test."""
-    is_left = _selects_anyway(here, code) or _hands_over(here, code)
+    is_left = _selects_anyway(here, code) or _hands_over(here, code) or _begins_anew(code)
     return is_left or _is_moved_later(here, code)
+
+
+def _begins_anew(code: ast.If) -> bool:
+    """Tell whether a branch has a simulator begin anew: ``if done.any(): env.reset(done)``."""
+    calls = (n.func for n in ast.walk(code) if isinstance(n, ast.Call))
+    return any(_BEGINS_ANEW.search(ast.unparse(c)) for c in calls if last_name(c))
 
 
 def _is_moved_later(here: Surroundings, code: ast.If) -> bool:

@@ -25,3 +25,17 @@ FOR_FINITE = (
 )
 ONLY_LOGGED = frozenset({FOR_LOG, FOR_SUM, FOR_FINITE, FOR_CALLER, FOR_METERS})
 FORM_LOGGED = "logged"
+
+
+def say_kept(name: str, *, in_module: bool) -> str:
+    """Return what to do with an attribute that is copied to the device in every call."""
+    if not in_module:
+        return (
+            f"self.{name} stays on the host, so it is copied to the device in every call: keep the "
+            "copy, which is the same for all calls"
+        )
+    return (
+        f"self.{name} is no buffer, so it is copied to the device in every call: in __init__ "
+        f'self.register_buffer("{name}", ..., persistent=False), and here self.{name} '
+        "without the copy"
+    )

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.statements.host.filled import (
 from npufix.rewriters.edit.statements.host.made.creations import draw_permutation, draw_there
 from npufix.rewriters.edit.statements.host.of_host import counts_up, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
+from npufix.rewriters.edit.statements.host.sentences import say_kept
 from npufix.rewriters.edit.statements.host.waits.batches import (
     copy_whole,
     find_batches,
@@ -28,6 +29,7 @@ from npufix.rewriters.edit.statements.host.waits.batches import (
 from npufix.rewriters.edit.statements.kept.buffers import keep_numbers
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host, names_host
+from npufix.rewriters.facts.module_facts import may_keep_buffers
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, list_stored_names
@@ -103,14 +105,6 @@ _DRAWN = (
 )
 
 
-def _keep(name: str) -> str:
-    return (
-        f"self.{name} is no buffer, so it is copied to the device in every call: in __init__ "
-        f'self.register_buffer("{name}", ..., persistent=False), and here self.{name} '
-        "without the copy"
-    )
-
-
 def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is copied from the host in code that runs in every step."""
     yield from find_batches(here)
@@ -123,7 +117,7 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
             if found is None and _is_told_within(here, node):
                 continue
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
-            if advice == _BUFFER and (here.flow.cls is None or not here.flow.cls.bases):
+            if advice == _BUFFER and not may_keep_buffers(here.flow.names, here.flow.cls):
                 # a function, or an object of Python alone, keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice in {_FILLED, _NUMBER}:
@@ -153,7 +147,8 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), name), method)) if (
             method in _MOVING and _moves(code)
         ):
-            return _keep(name) if _is_made_of_numbers(here, name) else ""
+            in_module = may_keep_buffers(here.flow.names, here.flow.cls)
+            return say_kept(name, in_module=in_module) if _is_made_of_numbers(here, name) else ""
         case ast.Call(ast.Attribute(beside, "new_tensor"), [_, *_]):
             value = here.value(beside)
             on_host = here.is_tensor(beside) is False or (value and is_made_on_host(value))
