@@ -13,6 +13,7 @@ from npufix.rules.substitution import Condition
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from npufix.advisor.project.source_tree import Answers
     from npufix.reports.report import Problem
     from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.suppressions import Suppression
@@ -47,13 +48,13 @@ class Packer:
         self.parts = list(_parts(rules))
         self.places = {id(part): place for place, part in enumerate(self.parts)}
 
-    def pack(self, found: FileSearch, asked: Mapping[str, str | None], source: str) -> bytes:
+    def pack(self, found: FileSearch, asked: Mapping[str, Answers], source: str) -> bytes:
         """Return what was found in a module, and which neighbours it depends on, as bytes."""
         buffer = io.BytesIO()
         _Pickler(buffer, self, source).dump((found, dict(asked)))
         return buffer.getvalue()
 
-    def unpack(self, data: bytes, source: str) -> tuple[FileSearch, Mapping[str, str | None]]:
+    def unpack(self, data: bytes, source: str) -> tuple[FileSearch, Mapping[str, Answers]]:
         """Return what ``pack`` was given.
 
         Raises:

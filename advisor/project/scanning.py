@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -94,10 +94,14 @@ class Search:
         data = self.store.get(*key) if self.store is not None and key else None
         try:
             found, asked = (None, {}) if data is None else self.packer.unpack(data, file.text)
+            if found is None or self.store is None or not all(map(file.answers, asked.items())):
+                return None
         except Exception:  # noqa: BLE001 - whatever somebody else has put there
             return None
-        same = all(file.neighbour_digest(name) == digest for name, digest in asked.items())
-        return found if same else None
+        now = {name: (file.neighbour_digest(name), told) for name, (_, told) in asked.items()}
+        if now != asked:  # a module is another one, not for this file
+            self.store.put(self.packer.pack(found, now, file.text), *key)
+        return found
 
     def _key(self, file: SourceFile) -> tuple[bytes, ...]:
         """Return what tells a search of a file from any other, nothing if it is not to be kept."""
@@ -115,27 +119,22 @@ class Search:
 
     def file(self, file: SourceFile) -> FileSearch:
         """Search one file, and keep what is found."""
-        asked: dict[str, str | None] = {}
-
-        def ask(module: str) -> str | None:
-            text = file.neighbour(module)
-            asked[module] = file.neighbour_digest(module)
-            return text
-
-        found = self._search(file, ask)
+        asked: dict[str, set[str]] = {}
+        found = self._search(file, lambda module, what: asked.setdefault(module, set()).add(what))
         key = self._key(file) if found.problem is None else ()
         if self.store is not None and key:
-            self.store.put(self.packer.pack(found, asked, file.text), *key)
+            told = {name: file.ask_neighbour(name, asked[name]) for name in asked}
+            self.store.put(self.packer.pack(found, told, file.text), *key)
         return found
 
-    def _search(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
+    def _search(self, file: SourceFile, tell: Callable[[str, str], None]) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         rules = self.rules_for(file)
         if not file.is_python:
             return FileSearch(tuple(find_settings(file.text, file.relative, rules)))
         try:
             too_large: list[str] = []
-            sites = self._find_sites(file, rules, neighbour, too_large.append)
+            sites = self._find_sites(file, rules, tell, too_large.append)
             comments = read_suppressions(file.text)
             granted = read_assumptions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
@@ -163,18 +162,19 @@ class Search:
         self,
         file: SourceFile,
         rules: Sequence[Substitution],
-        neighbour: Callable[[str], str | None],
+        tell: Callable[[str, str], None],
         cut: Callable[[str], None],
     ) -> list[Site]:
         if not may_have_sites(file.text):
             return []
         # What was found before, in all files, is told without what finds.
         from npufix.rewriters.find import find_sites
+        from npufix.rewriters.graph.modules.asking import Neighbours
 
         self.read_patterns()
         recorded = self.recorded(file.relative)
         found = find_sites(
-            file.text, rules, recorded, neighbour,
+            file.text, rules, recorded, Neighbours(cache(file.neighbour), tell),
             with_text=self.with_text, cut=cut, width=file.line_width,
         )  # fmt: skip
         return list(found)

@@ -19,7 +19,10 @@ from npufix.rewriters.edit.statements.programs.files import ENDINGS, may_have_se
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    Answers = tuple[str | None, Mapping[str, bytes]]
+    """The digest of a module, and what it answers to each question: see ``asking``."""
 
 _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
@@ -134,6 +137,21 @@ class SourceFile:
     def neighbour_digest(self, module: str) -> str | None:
         """Return the digest of what ``neighbour`` gives, ``None`` if that is nothing."""
         return self._of_neighbour(module, _digest)
+
+    def ask_neighbour(self, module: str, questions: Iterable[str]) -> Answers:
+        """Return the digest of a module, and of its answers to some questions."""
+        from npufix.rewriters.graph.modules.asking import answer
+
+        text, digest = self.neighbour(module), self.neighbour_digest(module)
+        return digest, {} if text is None else {what: answer(text, what) for what in questions}
+
+    def answers(self, asked: tuple[str, Answers]) -> bool:
+        """Tell whether a module would answer today as it has answered before."""
+        module, (digest, told) = asked
+        now = self.neighbour_digest(module)
+        if now == digest or now is None or digest is None:
+            return now == digest
+        return self.ask_neighbour(module, told)[1] == told
 
     def _of_neighbour(self, module: str, read: Callable[[str, int], str]) -> str | None:
         path = _module_path(self.path.parent, module)

@@ -165,7 +165,8 @@ def is_left_out(flow: FunctionFlow, node: Node) -> bool:
 def mentions(names: ModuleNames, words: Collection[str]) -> bool:
     """Tell whether a module uses one of these names: a variable, attribute, keyword or import."""
     if _KEY not in names.assigned:
-        names.assigned[_KEY] = frozenset(_words(names.tree)) if names.tree else frozenset()
+        tree = names.read_whole()
+        names.assigned[_KEY] = frozenset(_words(tree)) if tree else frozenset()
     return not names.assigned[_KEY].isdisjoint(words)
 
 
@@ -180,7 +181,8 @@ def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
     ``x`` is under "", positional arguments under "0", "1", keywords under their names.
     """
     found: list[Mapping[str, str]] = []
-    for node in nodes_of(names.tree) if names.tree else ():
+    tree = names.read_whole()
+    for node in nodes_of(tree) if tree else ():
         match node:
             case ast.Call(ast.Attribute(owner, attr), positional, keywords) if attr == method:
                 given = {"": ast.unparse(owner)}

@@ -143,8 +143,10 @@ def _values_in(cls: ast.ClassDef) -> Mapping[str, Sequence[_Value]]:
 def _means_the_same(value: ast.expr, home: ModuleNames, names: ModuleNames) -> bool:
     """Tell whether the names in a value mean in its own module what they mean in another."""
     used = {n.id for n in walk(value) if isinstance(n, ast.Name)}
-    return all(home.imports.get(n) == names.imports.get(n) for n in used) and not (
-        used & {*home.functions, *home.classes, *names.functions, *names.classes}
+    defined = (home.functions, home.classes, names.functions, names.classes)
+    return all(
+        home.imports.get(n) == names.imports.get(n) and not any(n in known for known in defined)
+        for n in used
     )
 
 

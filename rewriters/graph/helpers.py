@@ -57,8 +57,10 @@ class HelperReader:
         read as ``f(q), f(k), f(v)``; ``None`` if it is another expression, or does more.
         """
         found = _read_mapping(code)
-        hidden = {*self.state.env, *self.state.outside, *self.state.names.bound}
-        if found is None or (isinstance(code, ast.Call) and ast.unparse(code.func) in hidden):
+        if found is None:
+            return None
+        hidden = (self.state.env, self.state.outside, self.state.names.bound)
+        if isinstance(code, ast.Call) and any(ast.unparse(code.func) in names for names in hidden):
             return None
         name, body, values = found
         node = self._tried(lambda: self._map(name, body, values, count))

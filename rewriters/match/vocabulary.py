@@ -8,9 +8,9 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.calls import is_static
+from npufix.rewriters.graph.modules.asking import Neighbours
 from npufix.rewriters.graph.modules.names import FunctionNode, inlinable, source_lines
 from npufix.rewriters.graph.modules.neighbours import forward_text, helper_texts
-from npufix.rewriters.graph.modules.outline import outline
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.modules.wrapped_modules import may_wrap
@@ -165,10 +165,9 @@ class Vocabulary:
             for name in (b.id for b in base.bases if isinstance(b, ast.Name)):
                 full = self.names.relative.get(name) or self.names.imports.get(name) or ""
                 module = full.rpartition(".")[0]
-                ask = self.names.neighbour
-                text = ask(module) if ask is not None and module.strip(".") else None
-                if text is not None:
-                    yield outline(text).functions.get("__init__", "")
+                ask = Neighbours.of(self.names.neighbour)
+                if ask is not None and module.strip("."):
+                    yield ask.function(module, "__init__") or ""
 
 
 @lru_cache(maxsize=256)

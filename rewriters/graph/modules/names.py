@@ -13,6 +13,7 @@ from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 # The statements without blocks that there are most of.
@@ -44,7 +45,7 @@ class ModuleNames:
     """Methods (``Class.method``) that a subclass in this module redefines."""
     relative: Mapping[str, str] = field(default_factory=dict)
     """Names from the same package: ``Config`` -> ``..llama.configuration_llama.Config``."""
-    bound: frozenset[str] = field(default=frozenset())
+    bound: AbstractSet[str] = field(default=frozenset())
     """Every name that the top level of the module gives a meaning."""
     unsure: frozenset[str] = field(default=frozenset())
     """Names that it binds more than once: which of the meanings counts is not known."""
@@ -59,9 +60,14 @@ class ModuleNames:
     assigned: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """What ``attributes.assigned_values`` has found out so far, by class."""
     tree: ast.Module | None = field(default=None, compare=False, repr=False)
-    """The module itself, for questions about all of it."""
+    """The module itself, for questions about all of it: of others through ``read_whole``."""
     submodules: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
     """What ``submodules.submodule`` has found out so far, by class and attribute."""
+
+    def read_whole(self) -> ast.Module | None:
+        """Return the module itself; who keeps what is asked of another one learns of it."""
+        iter(self.functions)
+        return self.tree
 
     def dotted(self, node: ast.expr) -> str | None:
         """Return the imported name that an expression spells, or ``None``."""

@@ -8,11 +8,21 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, inlinable, module_names
-from npufix.rewriters.graph.modules.outline import only_computes, outline
+from npufix.rewriters.graph.modules.asking import (
+    CLASS,
+    FUNCTION,
+    NAMES,
+    Bound,
+    Known,
+    Neighbours,
+    name_seen_from,
+    parse,
+)
+from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, inlinable
+from npufix.rewriters.graph.modules.outline import only_computes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _MOST_BYTES = 2_000_000
 # Base classes are looked up in small modules only: they say what a few attributes are.
@@ -29,55 +39,29 @@ _CALLED_IN = re.compile(r"\b(\w+)\.(\w+)\(")
 def neighbour(names: ModuleNames, module: str) -> ModuleNames | None:
     """Return a module of the same package: ``..llama.modeling_llama``, ``package.layers``."""
     if module not in names.neighbours:
-        text = names.neighbour(module) if names.neighbour else None
-        names.neighbours[module] = None if text is None else _read(names, module, text)
+        ask = Neighbours.of(names.neighbour)
+        text = ask.peek(module) if ask else None
+        found = None if text is None or ask is None else _read(ask, module, text)
+        names.neighbours[module] = found
     return names.neighbours[module]
 
 
-def _read(names: ModuleNames, module: str, text: str) -> ModuleNames | None:
-    if len(text) > _MOST_BYTES:
+def _read(ask: Neighbours, module: str, text: str) -> ModuleNames | None:
+    found = parse(text) if len(text) <= _MOST_BYTES else None
+    ask.note(module, NAMES)
+    if found is None:
         return None
-    found = _parse(text)
-    if found is None or names.neighbour is None:
-        return None
-    ask = names.neighbour
-    found.is_rebound("")  # finds out about all names, for every file that asks
     return replace(
         found,
         home=module,
-        neighbour=lambda other: ask(name_seen_from(module, other)),
+        neighbour=ask.seen_from(module),
         neighbours={},
         assigned=dict(found.assigned),
         submodules={},
+        functions=Known(found.functions, FUNCTION, ask, module),
+        bound=Bound(found.bound, ask, module),
+        classes=Known(found.classes, CLASS, ask, module),
     )
-
-
-@lru_cache(maxsize=64)  # the modules that a whole package shares; a tree takes megabytes
-def _parse(text: str) -> ModuleNames | None:
-    try:
-        return module_names(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def name_seen_from(module: str, other: str) -> str:
-    """Return what a module calls ``other`` in the words of the file that calls it ``module``.
-
-    ``..llama.modeling_llama`` calls ``..llama.configuration_llama`` ``.configuration_llama``.
-    """
-    name = other.lstrip(".")
-    up = len(other) - len(name)
-    if not up:
-        return other  # an absolute name
-    path = module.lstrip(".")
-    dots = len(module) - len(path)
-    parts = path.split(".")
-    for _ in range(up):
-        if parts:
-            parts.pop()
-        else:
-            dots += 1
-    return "." * dots + ".".join([*parts, name])
 
 
 def find_imported(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | None:
@@ -104,8 +88,8 @@ def find_imported_function(
         return None
     if behind and full.partition(".")[0] in _LIBRARIES:
         return None
-    text = names.neighbour(module)
-    code = None if text is None else outline(text).functions.get(original)
+    ask = Neighbours.of(names.neighbour)
+    code = ask.function(module, original) if ask else None
     if code is None or not only_computes(code):
         return None  # a class, most of the time: nothing to parse a module for
     home = neighbour(names, module)
@@ -138,15 +122,10 @@ def foreign_bases(
 
 def _small(names: ModuleNames) -> ModuleNames:
     """Return names that know no large neighbours."""
-    ask = names.neighbour
+    ask = Neighbours.of(names.neighbour)
     if ask is None:
         return names
-
-    def small(module: str) -> str | None:
-        text = ask(module)
-        return None if text is None or len(text) > _MOST_BYTES_OF_BASES else text
-
-    return replace(names, neighbour=small, neighbours={})
+    return replace(names, neighbour=replace(ask, most=_MOST_BYTES_OF_BASES), neighbours={})
 
 
 def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
@@ -154,7 +133,7 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
 
     It is cut out of the text: most modules need not be parsed, as no rule has use for them.
     """
-    ask = names.neighbour
+    ask = Neighbours.of(names.neighbour)
     if ask is None:
         return {}
     found, called = {}, dict[str, list[str]]()
@@ -174,15 +153,15 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
 
 def forward_text(names: ModuleNames, full: str) -> str:
     """Return the code of all that is called ``forward`` where a class comes from, "" if unknown."""
-    ask = names.neighbour
+    ask = Neighbours.of(names.neighbour)
     for _ in range(_DEPTH if ask is not None else 0):
         module, _, name = full.rpartition(".")
-        text = (ask(module) or ask(f"{module}.__init__")) if ask and module.strip(".") else None
-        if text is None:
+        if ask is None or not module.strip("."):
             return ""
-        if re.search(rf"\bclass {name}\b", text):
-            return outline(text).functions.get("forward", "")
-        other = outline(text).imports.get(name)
+        there = module if ask.peek(module) else f"{module}.__init__"
+        if ask.has_class(there, name):
+            return ask.function(there, "forward") or ""
+        other = ask.imported(there, name)
         if other is None:
             return ""
         full = name_seen_from(module, other)
@@ -194,24 +173,22 @@ def _list_called_in(function: str) -> Sequence[str]:
     return sorted(set(_CALLED.findall(function)))
 
 
-def _with_what_it_calls(ask: Callable[[str], str | None], full: str) -> str:
+def _with_what_it_calls(ask: Neighbours, full: str) -> str:
     """Return the code of an imported function and of its helpers; "" if it is none."""
     parts: list[str] = []
     left = [(full, 0)]
     for place, depth in left:  # grows
         module, _, name = place.rpartition(".")
-        text = ask(module) if module.strip(".") else None
-        function = outline(text).functions.get(name) if text else None
-        if not text or function is None or not only_computes(function):
+        function = ask.function(module, name) if module.strip(".") else None
+        if function is None or not only_computes(function):
             continue
         parts.append(function)
-        if depth < _DEPTH:
-            own, imports = outline(text).functions, outline(text).imports
-            for called in _list_called_in(function):
-                if called == name:
-                    continue
-                other = f"{module}.{called}" if called in own else imports.get(called)
-                if other is not None:
-                    there = other if called in own else name_seen_from(module, other)
-                    left += [] if (there, depth + 1) in left else [(there, depth + 1)]
+        for called in _list_called_in(function) if depth < _DEPTH else ():
+            if called == name:
+                continue
+            own = ask.function(module, called) is not None
+            other = f"{module}.{called}" if own else ask.imported(module, called)
+            if other is not None:
+                there = other if own else name_seen_from(module, other)
+                left += [] if (there, depth + 1) in left else [(there, depth + 1)]
     return "\n".join(parts)

@@ -115,8 +115,9 @@ def test_texts_come_back_as_they_were(before: list[str], old: list[str], new: li
     source, text = "\n".join([*before, *old]), "\n".join([*before, *new, *old])
     found = FileSearch(warnings=(text, text, source))
     packer = Packer(())
-    data = packer.pack(found, {"other": None}, source)
-    assert packer.unpack(data, source) == (found, {"other": None})
+    asked = {"other": (None, {}), "one": ("0" * 64, {"def f": b"1"})}
+    data = packer.pack(found, asked, source)
+    assert packer.unpack(data, source) == (found, asked)
 
 
 def test_of_a_changed_module_only_the_change_is_kept() -> None:
@@ -136,6 +137,71 @@ def test_a_changed_file_is_searched_again_with_what_imports_it(
     again = answers(package, search(kept))
     assert read == [GATED.format(code="F.gelu(gate) * up + F.relu(up)"), USER]
     assert again == answers(package, search(None))
+
+
+BASES = """import torch
+from torch import nn
+import torch.nn.functional as F
+from .deeper import halve
+
+
+class Base(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.act = nn.SiLU()
+
+
+def gated(gate, up):
+    return F.silu(gate) * halve(up)
+
+
+def other(x):
+    return x
+"""
+OF_BASES = """import torch
+from .helper import Base, gated
+
+
+class Net(Base):
+    def forward(self, x):
+        gate, up = x.chunk(2, dim=-1)
+        return self.act(gate) * up + gated(gate, up)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    return x\n", "    return torch.relu(x)\n", False),
+        ("def other", "class Other(Base):\n    pass\n\n\ndef other", False),
+        ("def other", "SIZE = 3\n\n\ndef other", False),
+        ("import torch\n", "# of us\nimport torch\n", False),
+        ("nn.SiLU()", "nn.GELU()", True),
+        ("F.silu(gate)", "F.gelu(gate)", True),
+        ("import torch.nn.functional as F", "from . import fast as F", True),
+        ("def other", "def gated", True),
+        ("def other", "halve = None\n\n\ndef other", True),
+        ("    return x\n", "    global F\n    F = x\n", True),
+        ("class Base(nn.Module)", "class Base(nn.Linear)", True),
+        ("from .deeper import halve", "from .lower import halve", True),
+        (BASES, "", True),
+    ],
+)
+def test_only_what_is_asked_of_another_module_counts(
+    package: Path, kept: Path, read: list[str], change: tuple[str, str, bool]
+) -> None:
+    old, new, counts = change
+    (package / "helper.py").write_text(BASES)
+    (package / "deeper.py").write_text("def halve(x):\n    return 0.5 * x\n")
+    (package / "lower.py").write_text("def halve(x):\n    return x\n")
+    (package / "user.py").write_text(OF_BASES)
+    assert any(found for _, found, *_ in answers(package, search(kept)))
+    (package / "helper.py").write_text(BASES.replace(old, new, 1))
+    for _ in range(2):  # and is kept for the next time
+        read.clear()
+        assert answers(package, search(kept)) == answers(package, search(None))
+        assert (read.count(OF_BASES) == 2) is counts
+        counts = False
 
 
 @pytest.mark.parametrize("method", ["forward", "__init__"])
