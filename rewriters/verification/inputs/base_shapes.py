@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import root_name, walk
-from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
+from npufix.rewriters.verification.inputs.arguments import BASES
 from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
+from npufix.rewriters.verification.inputs.source.promises import list_unpacked
+from npufix.rewriters.verification.inputs.source.usage import list_arguments
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.source.declarations import Declarations, Declared
+    from npufix.rewriters.verification.inputs.source.usage import Function
     from npufix.rewriters.verification.inputs.target import Target
 
 _READ_S = 1.0
@@ -197,7 +200,34 @@ def _of_caches(made: object) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(places))
 
 
-def with_rows(declared: Declarations, function: ast.AST | None, made: object) -> Declarations:
+def tell_of_object(declared: Declarations, function: Function | None, made: object) -> Declarations:
+    """Add what the object says of arguments."""
+    return _with_rows(_with_sizes(declared, function, made), function, made)
+
+
+def _with_sizes(declared: Declarations, function: Function | None, made: object) -> Declarations:
+    """Add which sizes of an argument are those of the object.
+
+    ``c`` for ``b, c, t = x.shape`` and ``assert c == self.channels``.
+    """
+    given: dict[str, int] = {}
+    for node in walk(function) if function is not None else ():
+        match node:
+            case ast.Compare(ast.Name(size), [ast.Eq() | ast.NotEq()], [ast.Attribute() as held]):
+                known = getattr(made, held.attr, None)
+                if ast.unparse(held.value) == "self" and type(known) is int and known > 0:
+                    given[size] = known
+    found: dict[str, Declared] = {}
+    for arg in list_arguments(function) if function is not None and given else ():
+        one = declared.of(arg.arg)
+        unpacked = tuple(s for s in list_unpacked(function, arg.arg) if given.keys() & set(s))
+        if unpacked and not one.shapes:
+            found[arg.arg] = replace(one, shapes=unpacked)
+    given = {**declared.given, **given} if found else {**declared.given}
+    return replace(declared, arguments={**declared.arguments, **found}, given=given)
+
+
+def _with_rows(declared: Declarations, function: ast.AST | None, made: object) -> Declarations:
     """Add that what a method looks up in embeddings of its object are numbers of their rows.
 
     ``ids`` for ``self.table(ids.to(self.device))``.
@@ -212,3 +242,15 @@ def with_rows(declared: Declarations, function: ast.AST | None, made: object) ->
                     rows = str(held.num_embeddings)
                     found[name] = replace(known, kinds=frozenset({"int"}), below=rows)
     return replace(declared, arguments={**declared.arguments, **found}) if found else declared
+
+
+def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Shrink a recorded shape, equal sizes staying equal and different ones different."""
+    small = iter((5, 7, 6, 9, 10, 12))
+    known: dict[int, int] = {}
+    for size in dims[:-1]:
+        if size not in known:
+            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 - already small
+    if dims and dims[-1] not in known:
+        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 - already small
+    return tuple(known[size] for size in dims)

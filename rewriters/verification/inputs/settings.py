@@ -29,6 +29,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     read_init,
     read_methods,
 )
+from npufix.rewriters.verification.inputs.objects.offers import offer_graph
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -172,7 +173,9 @@ def offer_tensors(owner: type, parameter: Parameter) -> list[Spec]:
         return []
     bases = (BASES[6], *BASES[:4]) if use & _CUTS else (BASES[3], *BASES[:3]) if use else BASES[:4]
     own = declared.of(parameter.name)
+    # of relations between labels, covariances
+    bases = (*bases, *BASES[7:9])
     made = [s for base in bases for s in guess_tensors(parameter, base, (), own, shapes)[:1]]
     if use & _OF_POSITIVE:
         made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
-    return list(dict.fromkeys(made))
+    return [*dict.fromkeys(made), *offer_graph(parameter.name)]

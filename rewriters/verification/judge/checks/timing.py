@@ -14,7 +14,7 @@ from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import copy_argument
 from npufix.rewriters.verification.calls.training import draw_cotangent
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
-from npufix.rewriters.verification.inputs.arguments import shrink_recorded_shape
+from npufix.rewriters.verification.inputs.base_shapes import shrink_recorded_shape
 from npufix.rewriters.verification.inputs.target import Assignment
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import Times, Timing
