@@ -23,6 +23,7 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects.kept import (
+    find_kept_use,
     find_tensor_use,
     is_layer,
     is_plain,
@@ -147,6 +148,29 @@ def _is_asked(owner: type, parameter: Parameter) -> bool:
     tree = read_methods(owner)[1]
     asked = {*list_settings(tree, parameter.name), *list_answers(tree, parameter.name)}
     return bool(asked) and not any(asked <= known for known in _COMMON)
+
+
+def find_answering(
+    owner: type, parameter: Parameter, loaded: Loaded, annotated: object
+) -> tuple[type, str] | None:
+    """Return the class of the file that has all which methods ask an argument of ``__init__`` for.
+
+    A schedule of noise for ``scheduler: nn.Module``, of which ``scheduler.betas[t]`` is read.
+    """
+    known = isinstance(annotated, type) and annotated is not torch.nn.Module
+    if known or parameter.has_default or is_plain(parameter.annotation):
+        return None
+    asked = find_kept_use(owner, parameter.name, called=False).attributes
+    if asked <= _COMMON[0] | _COMMON[1] or any(asked <= common for common in _COMMON):
+        return None
+    for name in loaded.names if asked else ():
+        kind = loaded.find(name)
+        if not isinstance(kind, type) or issubclass(owner, kind) or issubclass(kind, owner):
+            continue
+        text = read_methods(kind)[0] if kind.__module__ == owner.__module__ else ""
+        if all(re.search(rf"\b{word}\b", text) or hasattr(kind, word) for word in asked) and text:
+            return kind, name
+    return None
 
 
 def _guess_required(owner: type, name: str) -> dict[str, object]:
