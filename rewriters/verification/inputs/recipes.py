@@ -214,7 +214,8 @@ class Recipe:
             n for held in ("_parameters", "_buffers", "_modules") for n in vars(made).get(held, ())
         }
         for name, what in attributes:
-            if name not in known | vars(made).keys():
+            replaced = what == "call" and isinstance(vars(made).get(name), StandInConfig)
+            if replaced or name not in known | vars(made).keys():
                 setattr(made, name, make_attribute(what, name, module=is_module(made)))
         return made
 

@@ -27,6 +27,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     find_tensor_use,
     is_layer,
     is_plain,
+    list_parts,
     read_init,
     read_methods,
 )
@@ -115,7 +116,7 @@ def _find_settings(
 
     ``annotated`` is the class of the configuration, if that is known: its flags and texts hold.
     """
-    answers, inner = _list_parts(owner, name)
+    answers, inner = list_parts(owner, name)
     told = list_defaults(annotated) if isinstance(annotated, type) else {}
     known = {n: v for n, v in told.items() if type(v) in {bool, str}}  # no members of the user's
     known = {**answers, **known}
@@ -129,13 +130,6 @@ def _find_settings(
         known[asked] = WIDTH
     label = WIDE if kind is WideConfig else "a stand-in configuration"
     return MadeArgument(lambda: invent(kind, known, inner), label)
-
-
-def _list_parts(owner: type, name: str) -> tuple[dict[str, object], list[str]]:
-    """Return what methods ask an argument of ``__init__`` for, and what has parts of its own."""
-    tree = read_methods(owner)[1]
-    inner = [n for n, held in list_settings(tree, name).items() if held]
-    return {n: v for n, v in list_answers(tree, name).items() if n not in inner}, inner
 
 
 def _is_asked(owner: type, parameter: Parameter) -> bool:
@@ -184,7 +178,7 @@ def _guess_required(owner: type, name: str) -> dict[str, object]:
         layer = "Module" in p.annotation or is_layer(owner, p.name)
         other: object = torch.nn.Linear(WIDTH, WIDTH) if layer else WIDTH
         if not layer and (re.search(CONFIG, p.name) or _is_asked(owner, p)):
-            other = invent(StandInConfig, *_list_parts(owner, p.name))
+            other = invent(StandInConfig, *list_parts(owner, p.name))
         found[p.name] = plain[0] if plain else other
     return found
 

@@ -178,6 +178,8 @@ def list_answers(tree: ast.AST, root: str) -> dict[str, object]:
         for one in filter(lambda n: _is_of(n, names), _list_gone_through(node)):
             sized = find_named(SIZES, last_name(one).lower())
             found[last_name(one)] = [WIDTH] * 3 if sized else ["first", "second", "third"]
+            if isinstance(node, ast.Subscript) and not sized and "name" not in last_name(one):
+                found[last_name(one)] = [0.5, 1.5, 1.0]  # ``space.high[0]``
     return found
 
 

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from npufix.rewriters.verification.calls.values import Several, Spec, Value
+from npufix.rewriters.verification.inputs.objects.configurations import (
+    list_answers,
+    list_settings,
+)
 from npufix.rewriters.verification.inputs.source.attributes import list_kept
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
@@ -219,6 +223,13 @@ def list_items(owner: type, parameter: Parameter) -> list[Spec]:
     count = max((int(at) + 1 for at in asked if at.isdecimal()), default=0)
     sizes = [[WIDTH] * count, [WIDTH, 2 * WIDTH, *_ITEMS][:count]]
     return [Several(tuple(map(Value, s)), "list") for s in sizes if 0 < count <= _MOST_SIZES]
+
+
+def list_parts(owner: type, name: str) -> tuple[dict[str, object], list[str]]:
+    """Return what methods ask an argument of ``__init__`` for, and what has parts of its own."""
+    tree = read_methods(owner)[1]
+    inner = [n for n, held in list_settings(tree, name).items() if held]
+    return {n: v for n, v in list_answers(tree, name).items() if n not in inner}, inner
 
 
 def is_number(owner: type, name: str) -> bool:

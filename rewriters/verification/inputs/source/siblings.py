@@ -109,9 +109,29 @@ def read_uses(
     for name, keys in list_keys_by_default(function, init).items():
         if name in uses:
             uses[name].keys = list(dict.fromkeys([*uses[name].keys, *keys]))
+    for name in _list_unpacked_places(function) & uses.keys():
+        uses[name].numbers = True
     for name, parts in _find_tensors_in_lists(function, uses):
         uses[name].keys, uses[name].listed = parts, True
     return uses
+
+
+def _list_unpacked_places(function: Function) -> set[str]:
+    """Return the arguments that hold what others are indexed by: ``x[j]`` for ``j = edges[1]``."""
+    nodes = list(walk(function))
+    parts = {
+        node.targets[0].id: node.value.value.id
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Subscript)
+        and isinstance(node.value.value, ast.Name)
+        and isinstance(node.value.slice, ast.Constant)
+    }
+    places = (n.slice for n in nodes if isinstance(n, ast.Subscript))
+    return {
+        parts[place.id] for place in places if isinstance(place, ast.Name) and place.id in parts
+    }
 
 
 def _find_tensors_in_lists(
