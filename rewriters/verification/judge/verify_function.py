@@ -18,6 +18,7 @@ from npufix.rewriters.verification.calls.leaves import tell_apart
 from npufix.rewriters.verification.calls.values import Value, list_dimensions, list_kinds
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
+from npufix.rewriters.verification.inputs.cases.trials import Trials
 from npufix.rewriters.verification.inputs.declared_search import search_as_declared
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.sorts_and_looks import keeps_both
@@ -225,7 +226,7 @@ def _find_assignments(
             require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     more += _with_other_kinds(original, found.assignments)
-    return [*found.assignments, *more], keeps
+    return _put_telling_first(original, [*found.assignments, *more]), keeps
 
 
 @runs_with_target
@@ -262,6 +263,24 @@ def _with_other_kinds(original: Target, assignments: list[Assignment]) -> list[A
         if made is not None and trace_call(original.on_host(), CallCase(made)) is not None:
             found.append(made)
     return found
+
+
+@runs_with_target
+def _put_telling_first(original: Target, assignments: list[Assignment]) -> list[Assignment]:
+    """Return assignments in another order, if the first makes nothing but NaN and others do not.
+
+    What else an object is made with is compared with the first of its calls alone.
+    """
+    trials = Trials(original.on_host())
+
+    def is_lost(one: Assignment) -> bool:
+        seen = (trials.run(CallCase(one)) or {}).items()
+        results = [v for n, v in seen if n.startswith("result") and isinstance(v, torch.Tensor)]
+        return any(v.numel() for v in results) and all(bool(v.isnan().all()) for v in results)
+
+    if not is_lost(assignments[0]):
+        return assignments
+    return sorted(assignments, key=lambda one: (is_lost(one), is_integral(one.specs)))
 
 
 def _load(run: Proof, text: str, tag: str) -> Target:
