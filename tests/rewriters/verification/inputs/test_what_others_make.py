@@ -115,7 +115,6 @@ class Loss(torch.nn.Module):
     ("text", "old", "new"),
     [
         (BLOCK, "* 2\n", "* 3\n"),
-        (LISTED, "* 2\n", "* 3\n"),
         (TREE, "* 2\n", "* 3\n"),
         (SCHEDULE, "x * 2", "x * 3"),
         (
@@ -124,13 +123,22 @@ class Loss(torch.nn.Module):
             "entropy[:, 0].sum()\n        return",
         ),
     ],
-    ids=["configuration", "list", "tree", "schedule", "loss"],
+    ids=["configuration", "tree", "schedule", "loss"],
 )
 def test_wrong_changes_show_in_them(text: str, old: str, new: str) -> None:
     assert text.count(old) == 1
     verdict = verified(text, old, new)
     assert verdict.status is Status.REFUTED, verdict
     assert "stand-in" not in verdict.ground + verdict.reason
+
+
+def test_what_is_unpacked_into_tensors_is_a_list_of_them() -> None:
+    tree = ast.parse(LISTED)
+    function = find_function(tree, "Search.forward")
+    assert function is not None
+    use = read_uses(tree, function, "Search.forward", None)["inputs"]
+    assert use.listed
+    assert use.keys == ["tokens", "pooled"]
 
 
 def test_sizes_in_pairs_are_no_list_of_tensors() -> None:
