@@ -218,7 +218,9 @@ def _with_sizes(declared: Declarations, function: Function | None, made: object)
                 if ast.unparse(held.value) == "self" and type(known) is int and known > 0:
                     given[size] = known
     found: dict[str, Declared] = {}
-    for arg in list_arguments(function) if function is not None and given else ():
+    if function is None or not given:
+        return declared
+    for arg in list_arguments(function):
         one = declared.of(arg.arg)
         unpacked = tuple(s for s in list_unpacked(function, arg.arg) if given.keys() & set(s))
         if unpacked and not one.shapes:
