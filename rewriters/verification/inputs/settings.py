@@ -161,7 +161,8 @@ def find_answering(
         kind = loaded.find(name)
         if not isinstance(kind, type) or issubclass(owner, kind) or issubclass(kind, owner):
             continue
-        text = read_methods(kind)[0] if kind.__module__ == owner.__module__ else ""
+        known_as: type = kind
+        text = read_methods(known_as)[0] if kind.__module__ == owner.__module__ else ""
         if all(re.search(rf"\b{word}\b", text) or hasattr(kind, word) for word in asked) and text:
             return kind, name
     return None
