@@ -14,6 +14,7 @@ import random
 import sys
 import types
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,8 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from npufix.rewriters.verification.calls.observe import CallRecord
 
 _MOST_LEAVES = 2000
 """Of one name: a vocabulary is read by a call, and not written."""
@@ -241,3 +244,25 @@ def _place(
     copied = try_call(lambda: copy.deepcopy(value), _COPY_S)
     if not copied.error:
         yield _Place(name, *access, copied.value)
+
+
+def find_changed_around(original: CallRecord, patched: CallRecord) -> set[str]:
+    """Return what the calls have changed in their modules, as far as both modules know the name."""
+    roots = original.known & patched.known
+
+    def is_known(name: str) -> bool:
+        plain = name.rpartition(" of ")[2]  # its type, state or order
+        return any(plain == r or plain.startswith((f"{r}[", f"{r}.")) for r in roots)
+
+    wrote = original.changed | patched.changed
+    return {n for n in wrote if (n in original.around or n in patched.around) and is_known(n)}
+
+
+def with_changed_around(seen: CallRecord, chosen: set[str]) -> CallRecord:
+    """Return a call with what it has changed in its module, of these names."""
+    if not chosen:
+        return seen
+    here = {f"{n} after the call": seen.around[n] for n in chosen if n in seen.around}
+    tensors = {n: v for n, v in here.items() if isinstance(v, torch.Tensor)}
+    plain = {n: v for n, v in here.items() if n not in tensors}
+    return replace(seen, tensors={**seen.tensors, **tensors}, plain={**seen.plain, **plain})

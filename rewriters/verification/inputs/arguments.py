@@ -68,6 +68,7 @@ ABSENT = r"Optional\[|\| *None|None *\|"
 _MOST_HELD = 4
 """Guesses at each part of a dictionary."""
 _MOST_DICTS = 24
+_MOST_IN_LIST, _MOST_LISTS = 6, 60
 _SEVERAL = r"(Tuple|tuple|List|list|Sequence|Iterable|Collection)\["
 _CACHE = r"(^|_)past(_|$)|cache|(^|_)mems?$"
 """Keys and values of earlier positions."""
@@ -382,13 +383,23 @@ def _guess_held(
             )
             if isinstance(s, Value)
             or (isinstance(s, Tensor) and _is_of_batch(key, s, *declared.held.get(key, ())[1:]))
-        ][:_MOST_HELD]
+        ]
         for key in keys
     ]
+    most = _MOST_DICTS
+    if declared.use.listed:  # of several ranks: one for each row, beside one for each position
+        most, rows = _MOST_LISTS, (*base[:1], *base[-1:])
+        inner = [sorted(of, key=lambda s: s != Tensor(rows))[:_MOST_IN_LIST] for of in inner]
+    else:
+        inner = [of[:_MOST_HELD] for of in inner]
     ranks = sorted(itertools.islice(itertools.product(*map(range, map(len, inner))), 512), key=sum)
     made: list[Spec] = [
-        Several(tuple(o[i] for o, i in zip(inner, rank, strict=True)), "dict", keys)
-        for rank in ranks[:_MOST_DICTS]
+        Several(
+            tuple(o[i] for o, i in zip(inner, rank, strict=True)),
+            "list" if declared.use.listed else "dict",
+            () if declared.use.listed else keys,
+        )
+        for rank in ranks[:most]
     ]
     if parameter.has_default:
         return [Value(parameter.default, given=False), *made]

@@ -12,6 +12,8 @@ import torch
 from npufix.rewriters.graph.modules.syntax import root_name, walk
 from npufix.rewriters.verification.inputs.arguments import BASES
 from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
+from npufix.rewriters.verification.inputs.source.promises import list_unpacked
+from npufix.rewriters.verification.inputs.source.usage import list_arguments
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.source.declarations import Declarations, Declared
+    from npufix.rewriters.verification.inputs.source.usage import Function
     from npufix.rewriters.verification.inputs.target import Target
 
 _READ_S = 1.0
@@ -197,7 +200,36 @@ def _of_caches(made: object) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(places))
 
 
-def with_rows(declared: Declarations, function: ast.AST | None, made: object) -> Declarations:
+def tell_of_object(declared: Declarations, function: Function | None, made: object) -> Declarations:
+    """Add what the object says of arguments."""
+    return _with_rows(_with_sizes(declared, function, made), function, made)
+
+
+def _with_sizes(declared: Declarations, function: Function | None, made: object) -> Declarations:
+    """Add which sizes of an argument are those of the object.
+
+    ``c`` for ``b, c, t = x.shape`` and ``assert c == self.channels``.
+    """
+    given: dict[str, int] = {}
+    for node in walk(function) if function is not None else ():
+        match node:
+            case ast.Compare(ast.Name(size), [ast.Eq() | ast.NotEq()], [ast.Attribute() as held]):
+                known = getattr(made, held.attr, None)
+                if ast.unparse(held.value) == "self" and type(known) is int and known > 0:
+                    given[size] = known
+    found: dict[str, Declared] = {}
+    if function is None or not given:
+        return declared
+    for arg in list_arguments(function):
+        one = declared.of(arg.arg)
+        unpacked = tuple(s for s in list_unpacked(function, arg.arg) if given.keys() & set(s))
+        if unpacked and not one.shapes:
+            found[arg.arg] = replace(one, shapes=unpacked)
+    given = {**declared.given, **given} if found else {**declared.given}
+    return replace(declared, arguments={**declared.arguments, **found}, given=given)
+
+
+def _with_rows(declared: Declarations, function: ast.AST | None, made: object) -> Declarations:
     """Add that what a method looks up in embeddings of its object are numbers of their rows.
 
     ``ids`` for ``self.table(ids.to(self.device))``.

@@ -9,7 +9,7 @@ import itertools
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -44,6 +44,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     count_results,
     find_kept_use,
     is_layer,
+    is_module,
     is_pair,
     is_plain,
     list_items,
@@ -68,6 +69,7 @@ from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, o
 from npufix.rewriters.verification.inputs.objects.weights import bind_optimizers, fill_optimizers
 from npufix.rewriters.verification.inputs.settings import (
     WIDE,
+    find_answering,
     offer_settings,
     offer_tensors,
 )
@@ -198,7 +200,7 @@ class Recipe:
                 holder = getattr(holder, part, None)
             # of a module ``weight`` is no plain attribute; that it is None alone says what it is
             plain = last in getattr(holder, "__dict__", ()) or isinstance(holder, StandInConfig)
-            if plain or (value is None and _is_module(holder) and hasattr(holder, last)):
+            if plain or (value is None and is_module(holder) and hasattr(holder, last)):
                 setattr(holder, last, value)
 
     @staticmethod
@@ -211,8 +213,9 @@ class Recipe:
             n for held in ("_parameters", "_buffers", "_modules") for n in vars(made).get(held, ())
         }
         for name, what in attributes:
-            if name not in known | vars(made).keys():
-                setattr(made, name, make_attribute(what, name, module=_is_module(made)))
+            replaced = what == "call" and isinstance(vars(made).get(name), StandInConfig)
+            if replaced or name not in known | vars(made).keys():
+                setattr(made, name, make_attribute(what, name, module=is_module(made)))
         return made
 
     def __str__(self) -> str:
@@ -340,13 +343,9 @@ def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
 
 
 def _require_at_most(most: int, made: object) -> None:
-    count = sum(p.numel() for p in made.parameters()) if _is_module(made) else 0
+    count = sum(p.numel() for p in made.parameters()) if is_module(made) else 0
     if count > most:
         raise MemoryError(f"the module has {count} parameters")
-
-
-def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
-    return isinstance(made, torch.nn.Module)
 
 
 def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
@@ -380,27 +379,26 @@ def _choices(owner: type, parameter: Parameter, loaded: Loaded) -> list[tuple[st
     """Return what an argument may be, the likeliest first; none where it is left out."""
     name, specs = parameter.name, _options(owner, parameter, loaded)
     if parameter.has_default:
-        other = [s for s in specs if not _is(s, parameter.default)]
+        other = [s for s in specs if not (isinstance(s, Value) and s.value == parameter.default)]
         few = _TEXTS if isinstance(parameter.default, str) else 2
         return [(name, None), *((name, s) for s in other[:few])]
     specs = [Value(None), *specs] if re.search(ABSENT, parameter.annotation) else specs
     return [(name, s) for s in {str(s): s for s in specs or _ANY}.values()]
 
 
-def _is(spec: Spec, default: object) -> bool:
-    return isinstance(spec, Value) and spec.value == default
-
-
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
         return [*make_weights(parameter.name, scale=0), make_groups(parameter.name)]
     bare, annotated = _find_annotated(parameter, loaded)
+    answering = find_answering(owner, parameter, loaded, annotated)
     told, specs = list_told(owner, parameter, loaded.find), list[Spec]()
     if not parameter.has_default:
         specs = told or offer_tensors(owner, parameter)
     if not (specs or parameter.has_default or is_plain(parameter.annotation)):
         specs = _offer_layers(owner, parameter)
-    if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
+    if answering:
+        specs = [*_offer_made(*answering, loaded), *specs]
+    elif isinstance(annotated, type) and not (annotated is torch.Tensor or parameter.has_default):
         specs += offer_configurations(annotated, bare) or _offer_made(annotated, bare, loaded)
     specs += offer_settings(owner, parameter, loaded, annotated, alone=not specs)
     if weighs_classes(owner, parameter):

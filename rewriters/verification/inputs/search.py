@@ -29,7 +29,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     collect_base_shapes,
     find_widths,
     of_views,
-    with_rows,
+    tell_of_object,
 )
 from npufix.rewriters.verification.inputs.cases.settings import train_filters
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
@@ -171,7 +171,7 @@ class _Search:
         function = find_function(tree, target.qualname)
         bases = [*of_views(function), *collect_base_shapes(self.recorded, widths, wanted, made)]
         given = (*(() if recipe is None else recipe.arguments), *(forced or {}).items())
-        declared = with_rows(self.declared.made_with(given), function, made)
+        declared = tell_of_object(self.declared.made_with(given), function, made)
         tried = combine_guesses(target, tree, bases, widths, declared, forced, made)
         loads = offer_loads(made, wanted, function, target.name)
         every = itertools.chain(loads, filter(declared.fits, tried))

@@ -23,12 +23,15 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects.kept import (
+    find_kept_use,
     find_tensor_use,
     is_layer,
     is_plain,
+    list_parts,
     read_init,
     read_methods,
 )
+from npufix.rewriters.verification.inputs.objects.offers import offer_graph
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -113,7 +116,7 @@ def _find_settings(
 
     ``annotated`` is the class of the configuration, if that is known: its flags and texts hold.
     """
-    answers, inner = _list_parts(owner, name)
+    answers, inner = list_parts(owner, name)
     told = list_defaults(annotated) if isinstance(annotated, type) else {}
     known = {n: v for n, v in told.items() if type(v) in {bool, str}}  # no members of the user's
     known = {**answers, **known}
@@ -129,13 +132,6 @@ def _find_settings(
     return MadeArgument(lambda: invent(kind, known, inner), label)
 
 
-def _list_parts(owner: type, name: str) -> tuple[dict[str, object], list[str]]:
-    """Return what methods ask an argument of ``__init__`` for, and what has parts of its own."""
-    tree = read_methods(owner)[1]
-    inner = [n for n, held in list_settings(tree, name).items() if held]
-    return {n: v for n, v in list_answers(tree, name).items() if n not in inner}, inner
-
-
 def _is_asked(owner: type, parameter: Parameter) -> bool:
     """Say whether methods ask an argument of ``__init__`` for parts that no common object has.
 
@@ -146,6 +142,30 @@ def _is_asked(owner: type, parameter: Parameter) -> bool:
     tree = read_methods(owner)[1]
     asked = {*list_settings(tree, parameter.name), *list_answers(tree, parameter.name)}
     return bool(asked) and not any(asked <= known for known in _COMMON)
+
+
+def find_answering(
+    owner: type, parameter: Parameter, loaded: Loaded, annotated: object
+) -> tuple[type, str] | None:
+    """Return the class of the file that has all which methods ask an argument of ``__init__`` for.
+
+    A schedule of noise for ``scheduler: nn.Module``, of which ``scheduler.betas[t]`` is read.
+    """
+    known = isinstance(annotated, type) and annotated is not torch.nn.Module
+    if known or parameter.has_default or is_plain(parameter.annotation):
+        return None
+    asked = find_kept_use(owner, parameter.name, called=False).attributes
+    if asked <= _COMMON[0] | _COMMON[1] or any(asked <= common for common in _COMMON):
+        return None
+    for name in loaded.names if asked else ():
+        kind = loaded.find(name)
+        if not isinstance(kind, type) or issubclass(owner, kind) or issubclass(kind, owner):
+            continue
+        known_as: type = kind
+        text = read_methods(known_as)[0] if kind.__module__ == owner.__module__ else ""
+        if all(re.search(rf"\b{word}\b", text) or hasattr(kind, word) for word in asked) and text:
+            return kind, name
+    return None
 
 
 def _guess_required(owner: type, name: str) -> dict[str, object]:
@@ -159,7 +179,7 @@ def _guess_required(owner: type, name: str) -> dict[str, object]:
         layer = "Module" in p.annotation or is_layer(owner, p.name)
         other: object = torch.nn.Linear(WIDTH, WIDTH) if layer else WIDTH
         if not layer and (re.search(CONFIG, p.name) or _is_asked(owner, p)):
-            other = invent(StandInConfig, *_list_parts(owner, p.name))
+            other = invent(StandInConfig, *list_parts(owner, p.name))
         found[p.name] = plain[0] if plain else other
     return found
 
@@ -172,7 +192,9 @@ def offer_tensors(owner: type, parameter: Parameter) -> list[Spec]:
         return []
     bases = (BASES[6], *BASES[:4]) if use & _CUTS else (BASES[3], *BASES[:3]) if use else BASES[:4]
     own = declared.of(parameter.name)
+    # of relations between labels, covariances
+    bases = (*bases, *BASES[7:9])
     made = [s for base in bases for s in guess_tensors(parameter, base, (), own, shapes)[:1]]
     if use & _OF_POSITIVE:
         made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
-    return list(dict.fromkeys(made))
+    return [*dict.fromkeys(made), *offer_graph(parameter.name)]

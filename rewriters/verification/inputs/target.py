@@ -392,7 +392,7 @@ class Target:
             made = recipe.made_with(**own)
             tried = try_call(lambda made=made: self.make_object(made), CALL_S)  # type: ignore[misc] # a default binds it
             kept = all(getattr(tried.value, n, None) == v.value for n, v in own.items())
-            if kept:
+            if kept and not tried.error:
                 yield _chosen(made, {n: v for n, v in values.items() if n[5:] not in own})
             elif tried.kind not in {"ValueError", "AssertionError"}:
                 yield _chosen(recipe, values)

@@ -43,6 +43,7 @@ _SUM_ULPS = 2.0
 _WORTHLESS = 0.25
 """Of a gradient in halves: as far off, no digit of it is right."""
 _OVERFLOWS = r"Half\b.*\boverflow"
+_TINY_ULPS, _ENOUGH_NOISE = 64, 4
 _FACTOR = 2.0
 """How much worse than the original's error the patched error may be."""
 _ULPS = 2.0
@@ -85,6 +86,38 @@ class Triple:
         """
         walks = self.original.dtype == torch.float32
         return max(_SUM_ULPS, math.sqrt(self.terms) * walks)
+
+
+class KnownNoise:
+    """What was nothing but rounding in several calls, as their other roundings have told.
+
+    Where as little is off in the same gradient of another call, nobody need make that six times
+    more: of some hundred calls of a model, there was no time for the last ones.
+    """
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._found: dict[tuple[str, torch.dtype], list[float]] = {}
+
+    def add(self, triple: Triple) -> None:
+        """Remember a gradient that is off by rounding alone."""
+        self._found.setdefault((triple.what, triple.original.dtype), []).append(_share(triple))
+
+    def covers(self, triple: Triple) -> bool:
+        """Say whether no more is off than was by rounding, and that hardly anything."""
+        known = self._found.get((triple.what, triple.original.dtype), [])
+        tiny = _TINY_ULPS * eps_of(triple.original.dtype)
+        return len(known) >= _ENOUGH_NOISE and _share(triple) <= min(max(known), tiny)
+
+
+def _share(triple: Triple) -> float:
+    """Return how much of the largest gradient of its call is off."""
+    if triple.oracle is None or not triple.noise:
+        return math.inf
+    off = (triple.patched.double() - triple.oracle.double()).abs()
+    return (
+        float(off.max()) / triple.noise if off.numel() and bool(off.isfinite().all()) else math.inf
+    )
 
 
 class Spread(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,9 +25,14 @@ from npufix.rewriters.verification.calls.leaves import (
     tell_apart,
     tells_apart,
 )
+from npufix.rewriters.verification.calls.surroundings import (
+    find_changed_around,
+    with_changed_around,
+)
 from npufix.rewriters.verification.judge.allowances import (
     CREDIBLE_ULPS,
     Further,
+    KnownNoise,
     Triple,
     eps_of,
     find_accepted,
@@ -208,8 +213,8 @@ class Judge:
         if patched.without_second or original.without_second:
             every = original.tensors.keys() | patched.tensors.keys()
             unlike |= {n for n in every if n.startswith("gradient of the gradients by ")}
-        chosen = _find_surroundings(original, patched)
-        original, patched = (_with_surroundings(seen, chosen) for seen in (original, patched))
+        chosen = find_changed_around(original, patched)
+        original, patched = (with_changed_around(seen, chosen) for seen in (original, patched))
         for text, name in _of_plain_values(original, patched, unlike):
             differs(text, name)
         for name in sorted(patched.left_at.keys() - original.left_at.keys()) * (not any_numbers):
@@ -234,7 +239,7 @@ class Judge:
     def _keep(self, values: _Values, further: Further | None = None) -> None:
         """Keep tensors to be judged by the float64 run of their call."""
         oracle, size = values.oracle(), values.size
-        oracle = None if oracle is None else _with_surroundings(oracle, values.surroundings)
+        oracle = None if oracle is None else with_changed_around(oracle, values.surroundings)
         noise = largest_gradient(oracle)
         for name, *both in values.pairs:
             left, right = both
@@ -293,7 +298,7 @@ class Judge:
             wrong = find_far(triple, wrong) if delicate else wrong
             if wrong.any() and further is not None and not self._certain:
                 wrong &= ~find_excused(triple, further)
-                wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
+                wrong = self._leave_out_noise(wrong, triple, further, case)
                 self._doubts += delicate and not wrong.any()
             if wrong.any():
                 self._certain.append(_difference(triple, wrong, case, size))
@@ -305,9 +310,11 @@ class Judge:
         ``hopeless``: something else refutes them, so that nobody need know what is noise.
         """
         judges = [self] if other is None else [self, other]
-        deadline = time.process_time() + _NOISE_S
+        deadline, known = time.process_time() + _NOISE_S, KnownNoise()
         for case, size, triple, further in list(self._triples):
             wrong = self._find_wrong(triple, judges)
+            if wrong.any() and known.covers(triple):
+                continue
             if wrong.any():
                 wrong &= ~find_excused(triple, further)
             asks = further is not None and not hopeless
@@ -315,20 +322,27 @@ class Judge:
                 self.undecided = self.undecided or f"{triple.what}, for {case}"
                 continue
             if wrong.any() and further is not None and asks:
-                wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
+                wrong = self._leave_out_noise(wrong, triple, further, case)
                 # What is off by more than noise once is not worth the question again.
                 far = wrong if not is_delicate(triple) else find_far(triple, wrong)
                 hopeless = bool(far.any())
+                if not wrong.any():
+                    known.add(triple)
             if wrong.any():
                 found = _difference(triple, wrong, case, size)
                 # What may be noise is no counterexample where there is another.
                 found.visible &= further is None or asks or not is_delicate(triple)
                 self.differences.append(found)
 
-    def _find_kinks(self, triple: Triple, further: Further, case: str) -> torch.Tensor:
-        found = find_kinks(triple, further)
-        self.kinks |= {f"{triple.what}, for {case}"} if found.any() else set()
-        return found
+    def _leave_out_noise(
+        self, wrong: torch.Tensor, triple: Triple, further: Further, case: str
+    ) -> torch.Tensor:
+        wrong = wrong & ~find_noise(triple, further)
+        kinks = wrong & find_kinks(triple, further) if wrong.any() else None  # of many calls
+        if kinks is None or not kinks.any():
+            return wrong
+        self.kinks.add(f"{triple.what}, for {case}")
+        return wrong & ~kinks
 
     def take(self, other: Judge) -> None:
         """Add what another judge has seen and decided."""
@@ -365,27 +379,6 @@ class Judge:
                 worst[key] = found
         in_order = sorted(worst, key=lambda key: key[1] != "float32")
         return tuple(Measure(*key, *worst[key]) for key in in_order)
-
-
-def _find_surroundings(original: CallRecord, patched: CallRecord) -> set[str]:
-    """Return what the calls have changed in their modules, as far as both modules know the name."""
-    roots = original.known & patched.known
-
-    def is_known(name: str) -> bool:
-        plain = name.rpartition(" of ")[2]  # its type, state or order
-        return any(plain == r or plain.startswith((f"{r}[", f"{r}.")) for r in roots)
-
-    wrote = original.changed | patched.changed
-    return {n for n in wrote if (n in original.around or n in patched.around) and is_known(n)}
-
-
-def _with_surroundings(seen: CallRecord, chosen: set[str]) -> CallRecord:
-    if not chosen:
-        return seen
-    here = {f"{n} after the call": seen.around[n] for n in chosen if n in seen.around}
-    tensors = {n: v for n, v in here.items() if isinstance(v, torch.Tensor)}
-    plain = {n: v for n, v in here.items() if n not in tensors}
-    return replace(seen, tensors={**seen.tensors, **tensors}, plain={**seen.plain, **plain})
 
 
 def _of_tensors(

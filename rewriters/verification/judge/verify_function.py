@@ -15,9 +15,10 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.leaves import tell_apart
-from npufix.rewriters.verification.calls.values import Value, list_dimensions
+from npufix.rewriters.verification.calls.values import Value, list_dimensions, list_kinds
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
+from npufix.rewriters.verification.inputs.cases.trials import Trials
 from npufix.rewriters.verification.inputs.declared_search import search_as_declared
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.sorts_and_looks import keeps_both
@@ -224,7 +225,8 @@ def _find_assignments(
             edges = [case for case in edges if run.counts(case)]
             require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
-    return [*found.assignments, *more], keeps
+    more += _with_other_kinds(original, found.assignments)
+    return _put_telling_first(original, [*found.assignments, *more]), keeps
 
 
 @runs_with_target
@@ -242,6 +244,43 @@ def _with_defaults(original: Target, assignments: list[Assignment]) -> list[Assi
         if str(other) not in known and trace_call(original.on_host(), CallCase(other)) is not None:
             found.append(other)
     return found
+
+
+@runs_with_target
+def _with_other_kinds(original: Target, assignments: list[Assignment]) -> list[Assignment]:
+    """Return calls of further objects with the kinds of numbers that the first one has taken.
+
+    The logarithm of any floats is NaN here and there, which tells nothing; of shares it is not.
+    """
+    found: list[Assignment] = []
+    first = [a for a in assignments if a.recipe == assignments[0].recipe]
+    others = {str(a.recipe): a.recipe for a in assignments if a.recipe != assignments[0].recipe}
+    for recipe in others.values():
+        own = (a for a in assignments if a.recipe == recipe)
+        known = {kind for a in own for kind in list_kinds(a.specs.values())}
+        unlike = (a for a in first if not known.issuperset(list_kinds(a.specs.values())))
+        made = next((replace(a, recipe=recipe) for a in unlike), None)
+        if made is not None and trace_call(original.on_host(), CallCase(made)) is not None:
+            found.append(made)
+    return found
+
+
+@runs_with_target
+def _put_telling_first(original: Target, assignments: list[Assignment]) -> list[Assignment]:
+    """Return assignments in another order, if the first makes nothing but NaN and others do not.
+
+    What else an object is made with is compared with the first of its calls alone.
+    """
+    trials = Trials(original.on_host())
+
+    def is_lost(one: Assignment) -> bool:
+        seen = (trials.run(CallCase(one)) or {}).items()
+        results = [v for n, v in seen if n.startswith("result") and isinstance(v, torch.Tensor)]
+        return any(v.numel() for v in results) and all(bool(v.isnan().all()) for v in results)
+
+    if not is_lost(assignments[0]):
+        return assignments
+    return sorted(assignments, key=lambda one: (is_lost(one), is_integral(one.specs)))
 
 
 def _load(run: Proof, text: str, tag: str) -> Target:

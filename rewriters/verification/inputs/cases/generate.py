@@ -274,7 +274,8 @@ class _Telling:
         sharing = len(self.axes) > len(set(list_places(self.assignment.specs).values()))
         for axis in self.axes:
             parts = (3 * axis.step,) if axis.step > 1 else ()
-            for new in (*((1, 2) if sharing else ()), *parts, _LONG * axis.step):
+            few = (1, 2) if sharing else (1,) * (self.job.by_hand and axis.step == 1)
+            for new in (*few, *parts, _LONG * axis.step):
                 made = change_axis(specs, axis, new, self._accepts)
                 if made is not None and new != axis.size:
                     yield CallCase(replace(self.assignment, specs=made), was=axis.size)

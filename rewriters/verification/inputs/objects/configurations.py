@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import enum
 import inspect
 import re
@@ -17,6 +18,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     find_named,
     guess_attribute,
     guess_scalars,
+    list_parameters,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -176,6 +178,8 @@ def list_answers(tree: ast.AST, root: str) -> dict[str, object]:
         for one in filter(lambda n: _is_of(n, names), _list_gone_through(node)):
             sized = find_named(SIZES, last_name(one).lower())
             found[last_name(one)] = [WIDTH] * 3 if sized else ["first", "second", "third"]
+            if isinstance(node, ast.Subscript) and not sized and "name" not in last_name(one):
+                found[last_name(one)] = [0.5, 1.5, 1.0]  # ``space.high[0]``
     return found
 
 
@@ -191,7 +195,8 @@ def _list_gone_through(node: ast.AST) -> list[ast.expr]:
 
 
 def _is_of(node: ast.expr, names: Collection[str]) -> bool:
-    return isinstance(node, ast.Attribute) and _first(node) in names
+    whole = ast.unparse(node) in names  # itself, as it is kept
+    return isinstance(node, ast.Attribute) and _first(node) in names and not whole
 
 
 def _guess(name: str) -> object:
@@ -251,6 +256,8 @@ def offer_configurations(kind: type, name: str) -> list[Spec]:
     if not try_call(kind, _BUILD_S).error:
         small = MadeArgument(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
         return [small, MadeArgument(lambda k: k(), label, kind=name)]
+    if fields := _guess_fields(kind):
+        return [MadeArgument(lambda k: k(**fields), f"{label} with small sizes", kind=name)]
     if not list_defaults(kind):
         return []
     # It cannot be made here, but what its attributes are by default stands in its signature.
@@ -261,6 +268,26 @@ def offer_configurations(kind: type, name: str) -> list[Spec]:
             kind=name,
         )
     ]
+
+
+def _guess_fields(kind: type) -> dict[str, object]:
+    """Return arguments of a class of plain fields, some of which have no default.
+
+    What it computes of them is then its own: ``self.d_inner = self.expand * self.d_model``.
+    """
+    if not (dataclasses.is_dataclass(kind) or re.search(CONFIG_CLASS, kind.__name__)):
+        return {}
+    signature = try_call(lambda: inspect.signature(kind), _BUILD_S).value
+    fields: dict[str, object] = {}
+    for p in list_parameters(signature) if isinstance(signature, inspect.Signature) else ():
+        guesses = [] if p.has_default else guess_scalars(p)
+        plain = next((g.value for g in guesses if isinstance(g, Value)), None)
+        # of a whole number whose name says nothing
+        plain = WIDTH if plain is None and p.annotation in {"", "int"} else plain
+        fields |= {} if p.has_default else {p.name: plain}
+    fields |= choose_small_sizes({**list_defaults(kind), **fields})
+    runs = None not in fields.values() and not try_call(lambda: kind(**fields), _BUILD_S).error
+    return fields if runs else {}
 
 
 def list_defaults(kind: type) -> dict[str, object]:

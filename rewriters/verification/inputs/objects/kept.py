@@ -8,17 +8,21 @@ import re
 import sys
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
-from npufix.rewriters.verification.calls.values import Spec, Value
+from npufix.rewriters.verification.calls.values import Several, Spec, Value
+from npufix.rewriters.verification.inputs.objects.configurations import (
+    list_answers,
+    list_settings,
+)
 from npufix.rewriters.verification.inputs.source.attributes import list_kept, list_set
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
 )
-from npufix.rewriters.verification.inputs.source.parameters import guess_scalars, see_through
+from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_scalars, see_through
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
 from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
@@ -38,6 +42,8 @@ _NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean
 _NUMBERS = 2
 _OF_LISTS = frozenset({"list", "tuple", "sorted", "len"})
 _ITEMS = (3, 1, 4, 2, 7, 5, 6)
+_MOST_SIZES = 6
+_BARE_LIST = r"((typing\.)?(List|list|Sequence|Iterable))?"
 _PLAIN = r"(?:(?:int|float|bool|str|None|(?:typing\.)?(?:Optional|Union))\b|[\s,|\[\]])+"
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _TORCH = ("torch", "F", "nn", "torch.nn", "nn.functional", "torch.nn.functional")
@@ -70,6 +76,11 @@ def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
         batches=find_batches(methods, own),
         gives=gives,
     )
+
+
+def is_module(made: object) -> TypeGuard[torch.nn.Module]:
+    """Say whether an object is a module."""
+    return isinstance(made, torch.nn.Module)
 
 
 def is_layer(owner: type, name: str) -> bool:
@@ -196,13 +207,30 @@ def _list_spellings(tree: ast.AST, name: str) -> set[str]:
 
 
 def list_items(owner: type, parameter: Parameter) -> list[Spec]:
-    """Return some numbers for an argument of ``__init__`` that methods make a list of."""
-    if parameter.has_default or parameter.annotation:
+    """Return some numbers for an argument of ``__init__`` that methods make a list of.
+
+    Sizes, as many as methods ask for one by one: two for ``nn.Linear(shapes[1], shapes[0])``.
+    """
+    if parameter.has_default or not re.fullmatch(_BARE_LIST, parameter.annotation):
         return []
     _, tree = read_methods(owner)
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) > 0)
     taken = {ast.unparse(n.args[0]) for n in calls if getattr(n.func, "id", "") in _OF_LISTS}
-    return [Value(_ITEMS)] if parameter.name in taken else []
+    if parameter.name in taken and not parameter.annotation:
+        return [Value(_ITEMS)]
+    own = _list_spellings(tree, parameter.name)
+    parts = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript))
+    asked = [ast.unparse(n.slice) for n in parts if ast.unparse(n.value) in own]
+    count = max((int(at) + 1 for at in asked if at.isdecimal()), default=0)
+    sizes = [[WIDTH] * count, [WIDTH, 2 * WIDTH, *_ITEMS][:count]]
+    return [Several(tuple(map(Value, s)), "list") for s in sizes if 0 < count <= _MOST_SIZES]
+
+
+def list_parts(owner: type, name: str) -> tuple[dict[str, object], list[str]]:
+    """Return what methods ask an argument of ``__init__`` for, and what has parts of its own."""
+    tree = read_methods(owner)[1]
+    inner = [n for n, held in list_settings(tree, name).items() if held]
+    return {n: v for n, v in list_answers(tree, name).items() if n not in inner}, inner
 
 
 def is_number(owner: type, name: str) -> bool:

@@ -107,6 +107,8 @@ def make_layers(name: str) -> Callable[..., torch.nn.Module]:
     return lambda *_given, **_named: StandInLayer(name)
 
 
+_ADJACENCY = r"(^|_)adj(acency)?(_|$)"
+_NODES = 5
 _SOME_LAYER = "a linear layer"
 _BARE = "Identity"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
@@ -240,6 +242,18 @@ def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     """Return a layer of any shape, another one for another name, with so many results."""
     label = f"a stand-in layer with {count} results" if count else "a stand-in layer"
     return _make(StandInLayer, label, name, *[count] * (count > 0))
+
+
+def tree(count: int) -> torch.Tensor:
+    """Return which nodes of a tree lead to which: each to its parent, which comes before it."""
+    made = torch.zeros(count, count)
+    made[range(1, count), [n // 2 for n in range(count - 1)]] = 1.0
+    return made
+
+
+def offer_graph(name: str) -> list[Spec]:
+    """Offer the adjacency of a graph without circles, for an argument that is called so."""
+    return [_make(tree, "the adjacency of a tree", _NODES)] if re.search(_ADJACENCY, name) else []
 
 
 def make_layer(kind: str, seed: int) -> MadeArgument:

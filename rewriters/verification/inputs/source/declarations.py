@@ -210,11 +210,11 @@ class Declarations:
         """Say whether arguments are such that a caller makes."""
         shaped: list[tuple[tuple[Shape, ...], tuple[int, ...]]] = []
         ranks: set[int] = set()
-        dicts = {n: s for n, s in specs.items() if isinstance(s, Several) and s.keys}
         inner = {
             name_item(n, key): item
-            for n, s in dicts.items()
-            for key, item in zip(s.keys, s.items, strict=True)
+            for n, s in specs.items()
+            if isinstance(s, Several) and (s.keys or self.of(n).use.listed)
+            for key, item in zip(s.keys or self.of(n).use.keys, s.items, strict=False)
         }
         specs = {**specs, **inner}
         for name, spec in specs.items():
@@ -435,7 +435,10 @@ def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Decla
 
 
 def _complete(said: Declared, use: Use, *, rises: bool) -> Declared:
-    told = replace(said, below=said.below or use.below, rises=rises, use=use)
+    # a text that speaks of other dimensions than the code unpacks is out of date
+    known = use.dims if not use.tested else set()
+    shapes = tuple(s for s in said.shapes if not known or ANY in s or len(s) in known)
+    told = replace(said, shapes=shapes, below=said.below or use.below, rises=rises, use=use)
     found = Declared(use=use) if use.keys else told
     if use.kind is not None and not found.kinds:
         found = replace(found, kinds=frozenset({use.kind}))

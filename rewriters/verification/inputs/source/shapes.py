@@ -23,6 +23,7 @@ _POWERS = (2, 3)
 """What sides are raised to: ``patch_size**2``."""
 _SIZE = r"(?:\.\.\.|\*\w*|\w+'?(?:\s*(?://|\*\*|[*+/-])\s*\w+)*)"
 _GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
+_FIRST = re.compile(r"[\s*-]*`*\w+`*\s*:\s*(?:optional\s+)?\[")
 _BARE = re.compile(r"(?<![\w(\[.])[A-Z]\d?(?:x(?:[A-Z]\d?|\d+))+\b")
 """A shape without brackets: ``Nx4``, ``BxCxHxW``."""
 _QUOTED = re.compile(r"(?i)(?:shape|size)s?[ :]*[(\[][`\w, ]+[)\]]")  # ``(`n`, `m`)``, no types
@@ -33,8 +34,7 @@ _NO_SIZES = re.compile(
 _NO_SHAPE_BEFORE = re.compile(
     r"(?i)(\bin|range|between|within|betas?|from|values)\s*[:=]?\s*$|(?<!Tensor)(?<=[\w\]])$"
 )
-_OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)
-"""What follows the name of an argument: a shape with a letter in it, and nothing between."""
+_OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)  # and nothing between
 _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
 _ARROW = re.compile(r"->|→")
 """What stands after it is of the result: ``x (N, D) -> int8 values``."""
@@ -328,12 +328,13 @@ def _shapes_in(
     told = False
     for group in _GROUP.finditer(part):
         before = part[at : group.start()]
-        shape = _shape(group.group(1), alone="," not in group.group(0))
+        alone = "," not in group[0] and not _FIRST.fullmatch(part[: group.start() + 1])
+        shape = _shape(group[1], alone=alone)
         mentions = list(inside.finditer(before))
         own = bool(mentions) and _OF_NAMED.fullmatch(before[mentions[-1].end() :] + group.group(1))
         if shape is None or set(shape) <= set(names) or _not_a_shape(before, known, own=bool(own)):
             continue
-        named = [m.group(0) for m in mentions]
+        named = [m[0] for m in mentions]
         words = before[mentions[-1].start() :] if mentions else before
         said = _RETURNED.search(before.rpartition(named[-1])[2] if named else before)
         # ``mask: which x to keep (B, T)`` is about the mask; ``x (B, T), y (B, S)`` about y.

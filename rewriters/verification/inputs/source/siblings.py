@@ -11,10 +11,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.graph.modules.syntax import list_handed, walk
+import torch
+
+from npufix.rewriters.graph.modules.syntax import last_name, list_handed, root_name, walk
 from npufix.rewriters.verification.inputs.source.operands import list_keys_by_default, list_places
 from npufix.rewriters.verification.inputs.source.training.losses import list_measured
 from npufix.rewriters.verification.inputs.source.usage import (
+    OF_TENSORS,
     Function,
     Use,
     find_last_line,
@@ -23,7 +26,7 @@ from npufix.rewriters.verification.inputs.source.usage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 
 _KEEPS = frozenset(
@@ -110,7 +113,55 @@ def read_uses(
     for name, keys in list_keys_by_default(function, init).items():
         if name in uses:
             uses[name].keys = list(dict.fromkeys([*uses[name].keys, *keys]))
+    for name in _list_unpacked_places(function) & uses.keys():
+        uses[name].numbers = True
+    for name, parts in _find_tensors_in_lists(function, uses):
+        uses[name].keys, uses[name].listed = parts, True
     return uses
+
+
+def _list_unpacked_places(function: Function) -> set[str]:
+    """Return the arguments that hold what others are indexed by: ``x[j]`` for ``j = edges[1]``."""
+    nodes = list(walk(function))
+    parts = {
+        node.targets[0].id: node.value.value.id
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Subscript)
+        and isinstance(node.value.value, ast.Name)
+        and isinstance(node.value.slice, ast.Constant)
+    }
+    places = (n.slice for n in nodes if isinstance(n, ast.Subscript))
+    return {
+        parts[place.id] for place in places if isinstance(place, ast.Name) and place.id in parts
+    }
+
+
+def _find_tensors_in_lists(
+    function: Function, names: Collection[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield arguments that are unpacked into tensors: ``tokens, pooled = inputs``.
+
+    Not ``h, w = size``, of which none is used as a tensor is.
+    """
+    nodes = list(walk(function))
+    for node in nodes:
+        match node:
+            case ast.Assign([ast.Tuple(parts) | ast.List(parts)], ast.Name(name)) if name in names:
+                own = [part.id for part in parts if isinstance(part, ast.Name)]
+                if len(own) == len(parts) and any(_is_of_tensor(n, own) for n in nodes):
+                    yield name, own
+
+
+def _is_of_tensor(node: ast.AST, names: Collection[str]) -> bool:
+    match node:
+        case ast.Attribute(ast.Name(name), part):
+            return name in names and part in OF_TENSORS
+        case ast.Call(called, [ast.Name(name), *_]):
+            of_tensor = hasattr(torch.Tensor, last_name(called))  # unlike ``torch.zeros``
+            return name in names and of_tensor and root_name(called) in {"torch", "F"}
+    return False
 
 
 def find_passed_whole(tree: ast.Module, function: Function, qualname: str) -> frozenset[str]:

@@ -89,6 +89,8 @@ class Use:
     """Whether it holds the corners of boxes, whatever follows them."""
     keys: list[str] = field(default_factory=list)
     """Names under which it holds something."""
+    listed: bool = False
+    """Whether it is a list of what the code calls so: ``tokens, pooled = inputs``."""
     paired: bool = False
     """Whether it is two things: ``key, value = layer_past``."""
     deep: bool = False
@@ -142,7 +144,7 @@ class Use:
     def in_loops(self) -> Use:
         """What holds whatever a text says: its parts, and what it is in a training loop."""
         kept = Use(keys=self.keys, counts=self.counts, batches=self.batches, batch=self.batch)
-        kept.derived, kept.corners = self.derived, self.corners
+        kept.derived, kept.corners, kept.listed = self.derived, self.corners, self.listed
         if self.gives is not None:
             kept.gives, kept.called, kept.attributes = self.gives, self.called, self.attributes
         return kept

@@ -10,7 +10,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.calls.values import Value, seed_generator
-from npufix.rewriters.verification.inputs.objects.configurations import StandInConfig
+from npufix.rewriters.verification.inputs.objects.configurations import (
+    StandInConfig,
+    invent,
+)
+from npufix.rewriters.verification.inputs.objects.kept import list_parts
 from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -84,7 +88,8 @@ def initialise_partly(made: object, owner: type) -> None:
     given = {}
     for parameter in list_parameters(inspect.signature(init))[1:]:
         guesses = guess_scalars(parameter)
-        likely = next((s.value for s in guesses if isinstance(s, Value)), StandInConfig({}))
+        asked = invent(StandInConfig, *list_parts(owner, parameter.name))
+        likely = next((s.value for s in guesses if isinstance(s, Value)), asked)
         given[parameter.name] = parameter.default if parameter.has_default else likely
     try_call(lambda: scope["make"](owner)(made, **given), _BUILD_S)
 
