@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
+    find_said_kind,
     guess_ends,
     guess_scalars,
 )
@@ -243,12 +244,6 @@ def _guess_any(
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
     return _join(parameter, order)
-
-
-def find_said_kind(annotation: str) -> str:
-    """Return what ``torch.LongTensor`` or ``BoolTensor`` says; nothing where it may be any."""
-    whole = re.search("Long|Int", annotation)
-    return "int" if whole else "bool" if "Bool" in annotation else ""
 
 
 def _widen(base: tuple[int, ...], columns: int) -> tuple[int, ...]:

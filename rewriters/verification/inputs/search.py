@@ -19,12 +19,7 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
     list_tensors,
 )
-from npufix.rewriters.verification.inputs.arguments import (
-    MASK,
-    find_said_kind,
-    is_integral,
-    is_tensor,
-)
+from npufix.rewriters.verification.inputs.arguments import MASK, is_integral, is_tensor
 from npufix.rewriters.verification.inputs.base_shapes import (
     collect_base_shapes,
     find_widths,
@@ -53,7 +48,11 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
 )
-from npufix.rewriters.verification.inputs.source.parameters import is_default, vary_default
+from npufix.rewriters.verification.inputs.source.parameters import (
+    find_said_kind,
+    is_default,
+    vary_default,
+)
 from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,

@@ -379,3 +379,16 @@ def _list_gone_through(owner: ast.AST) -> Iterator[str]:
         # of ``self.a.b`` what the name begins with
         parts = (re.match(r"self\.(\w+)", ast.unparse(n)) for n in held if n is not None)
         yield from (part[1] for part in parts if part)
+
+
+def find_init(tree: ast.Module, qualname: str) -> ast.stmt | None:
+    """Return what makes the objects of a method's class; None for a function."""
+    cls = find_class(tree, qualname)
+    body = cls.body if cls is not None else []
+    return next((n for n in body if getattr(n, "name", "") == "__init__"), None)
+
+
+def find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:
+    """Return the class that a method, ``"Norm.forward"``, is written in."""
+    owner = qualname.rpartition(".")[0]
+    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)

@@ -31,6 +31,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     parse_assumption,
     read_comments_of_signature,
 )
+from npufix.rewriters.verification.inputs.source.attributes import find_class, find_init
 from npufix.rewriters.verification.inputs.source.operands import list_lettered
 from npufix.rewriters.verification.inputs.source.parameters import (
     HEADS,
@@ -376,7 +377,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     if function is None:
         return Declarations()
     names = [arg.arg for arg in list_arguments(function)]
-    init = _find_init(tree, qualname)
+    init = find_init(tree, qualname)
     uses = read_uses(tree, function, qualname, init)
     said = _read_said(text, tree, function, qualname, names)
     found = {n: said.get(n, Declared()) for n in names}
@@ -417,12 +418,6 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
 
 
-def _find_init(tree: ast.Module, qualname: str) -> ast.stmt | None:
-    cls = _find_class(tree, qualname)
-    body = cls.body if cls is not None else []
-    return next((n for n in body if getattr(n, "name", "") == "__init__"), None)
-
-
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:
     """Return what is said of these arguments; of other functions' nothing is taken."""
     found: dict[str, Declared] = {}
@@ -449,7 +444,7 @@ def _read_said(
     text: str, tree: ast.Module, function: Function, qualname: str, names: Sequence[str]
 ) -> dict[str, Declared]:
     texts = [ast.get_docstring(function) or "", read_comments_of_signature(text, function)]
-    cls = _find_class(tree, qualname)
+    cls = find_class(tree, qualname)
     if cls is not None and function.name in {"forward", "__call__", "__init__"}:
         texts.append(ast.get_docstring(cls) or "")
     found: dict[str, Said] = {}
@@ -499,8 +494,3 @@ def _read_said(
         )
         for n, said in found.items()
     }
-
-
-def _find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:
-    owner = qualname.rpartition(".")[0]
-    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)

@@ -292,3 +292,9 @@ def name_sizes(shape: tuple[str, ...], given: Mapping[str, int]) -> tuple[str, .
     sized = {n: v for n, v in given.items() if v > _CORNERS or re.search(_COUNTED, n)}
     names = {str(value): n for n, value in sized.items() if numbers.count(str(value)) == 1}
     return tuple(names.get(size, size) for size in shape)
+
+
+def find_said_kind(annotation: str) -> str:
+    """Return what ``torch.LongTensor`` or ``BoolTensor`` says; nothing where it may be any."""
+    whole = re.search("Long|Int", annotation)
+    return "int" if whole else "bool" if "Bool" in annotation else ""

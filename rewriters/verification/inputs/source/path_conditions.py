@@ -10,11 +10,17 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, walk
+from npufix.rewriters.graph.modules.syntax import list_defaults, names_bound_in, root_name, walk
 from npufix.rewriters.verification.calls.coverage import Branch
 from npufix.rewriters.verification.calls.values import find_nothing
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_attribute
-from npufix.rewriters.verification.inputs.source.usage import find_function
+from npufix.rewriters.verification.inputs.source.usage import (
+    Use,
+    find_function,
+    find_last_line,
+    list_arguments,
+    note_unpacking,
+)
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -23,10 +29,14 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.verification.calls.coverage import Place
     from npufix.rewriters.verification.calls.values import Find
+    from npufix.rewriters.verification.inputs.source.usage import Function
 
 Goal: TypeAlias = "Mapping[str, object]"
 """Values by dotted names, as code writes them: ``self.config.pretraining_tp``, ``mode``."""
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+_ONLY_TENSOR = (
+    r"['\"]?(torch\.)?(Float|Long|Half|Bool|Int)?Tensor['\"]?|\w+\[(torch\.)?Tensor, .*\]"
+)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)
 _SIMPLE = (ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
@@ -421,3 +431,41 @@ def list_always_called(tree: ast.Module, qualname: str) -> set[str]:
             break
     given = {n.arg for n in walk(function.args) if isinstance(n, ast.arg)}
     return found - given - names_bound_in(function)
+
+
+def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
+    """Return the arguments that are always tensors, and how many dimensions they have.
+
+    As far as every call that returns has passed it: ``b, t, d = x.shape`` and asserts at the
+    top of a function, ``x: Tensor`` without another type or a default.
+    """
+    found: dict[str, frozenset[int]] = {}
+    arguments = list_arguments(function)
+    optional = list_defaults(function.args)
+    for argument in arguments:
+        annotated = ast.unparse(argument.annotation) if argument.annotation is not None else ""
+        if re.fullmatch(_ONLY_TENSOR, annotated) and argument.arg not in optional:
+            found[argument.arg] = frozenset()
+    for statement in itertools.takewhile(_does_not_return, function.body):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
+            target, value = ast.Tuple([], ast.Load()), statement.test
+        else:
+            continue
+        for name in (a.arg for a in arguments):
+            if statement.lineno <= find_last_line(function, name):
+                use = Use()
+                note_unpacking(use, target, value, name)
+                asserted = re.fullmatch(
+                    rf"{name}\.(?:dim\(\)|ndim) == (\d)|len\({name}\.shape\) == (\d)",
+                    ast.unparse(value),
+                )
+                count = {int(asserted[1] or asserted[2])} if asserted else use.dims
+                if count:
+                    found[name] = frozenset(count)
+    return found
+
+
+def _does_not_return(statement: ast.stmt) -> bool:
+    return not any(isinstance(node, ast.Return) for node in walk(statement))

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
-from npufix.rewriters.graph.modules.syntax import list_defaults, parse_once, walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.inputs.source import operands
 from npufix.rewriters.verification.inputs.source.operands import find_flags, is_element
 from npufix.rewriters.verification.inputs.source.training.loops import (
@@ -44,9 +43,6 @@ _KEEP_SIZES = frozenset(
     ]
 )
 """Methods that return as many numbers in as many dimensions."""
-_ONLY_TENSOR = (
-    r"['\"]?(torch\.)?(Float|Long|Half|Bool|Int)?Tensor['\"]?|\w+\[(torch\.)?Tensor, .*\]"
-)
 _COUNTED = frozenset(["range", "arange", "eye", "tril_indices", "triu_indices"])
 """What takes whole numbers alone."""
 _COUNTED_LATER = frozenset(["one_hot", "split", "chunk", "narrow", "topk", "tril", "triu", "roll"])
@@ -266,44 +262,6 @@ def _note_kept_shapes(use: Use, function: Function, name: str) -> None:
                 use.dims.add(len(parts))
 
 
-def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
-    """Return the arguments that are always tensors, and how many dimensions they have.
-
-    As far as every call that returns has passed it: ``b, t, d = x.shape`` and asserts at the
-    top of a function, ``x: Tensor`` without another type or a default.
-    """
-    found: dict[str, frozenset[int]] = {}
-    arguments = list_arguments(function)
-    optional = list_defaults(function.args)
-    for argument in arguments:
-        annotated = ast.unparse(argument.annotation) if argument.annotation is not None else ""
-        if re.fullmatch(_ONLY_TENSOR, annotated) and argument.arg not in optional:
-            found[argument.arg] = frozenset()
-    for statement in itertools.takewhile(_does_not_return, function.body):
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
-            target, value = statement.targets[0], statement.value
-        elif isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
-            target, value = ast.Tuple([], ast.Load()), statement.test
-        else:
-            continue
-        for name in (a.arg for a in arguments):
-            if statement.lineno <= find_last_line(function, name):
-                use = Use()
-                _note_unpacking(use, target, value, name)
-                asserted = re.fullmatch(
-                    rf"{name}\.(?:dim\(\)|ndim) == (\d)|len\({name}\.shape\) == (\d)",
-                    ast.unparse(value),
-                )
-                count = {int(asserted[1] or asserted[2])} if asserted else use.dims
-                if count:
-                    found[name] = frozenset(count)
-    return found
-
-
-def _does_not_return(statement: ast.stmt) -> bool:
-    return not any(isinstance(node, ast.Return) for node in walk(statement))
-
-
 def find_last_line(function: Function, name: str, *, sized: bool = False) -> int:
     """Return the last line on which a name is sure to mean the argument.
 
@@ -334,7 +292,7 @@ def _is(node: ast.AST | None, name: str) -> bool:
 
 def _note(use: Use, node: ast.AST, name: str) -> None:
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
-        _note_unpacking(use, node.targets[0], node.value, name)
+        note_unpacking(use, node.targets[0], node.value, name)
     elif isinstance(node, ast.Compare):
         _note_comparison(use, node, name)
     elif isinstance(node, ast.Subscript):
@@ -359,7 +317,8 @@ def is_shape(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "shape" and _is(node.value, name)
 
 
-def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, name: str) -> None:
+def note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, name: str) -> None:
+    """Note how many dimensions ``b, t, d = x.shape`` says that ``x`` has."""
     stars = sum(isinstance(target, ast.Starred) for target in targets.elts)
     count = len(targets.elts) - stars
     if isinstance(value, ast.Tuple):  # ``b, n, device = *x.shape, x.device``

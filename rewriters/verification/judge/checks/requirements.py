@@ -13,9 +13,12 @@ from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, fi
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, resize
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
-from npufix.rewriters.verification.inputs.source.path_conditions import find_impossible
+from npufix.rewriters.verification.inputs.source.path_conditions import (
+    find_impossible,
+    find_proven_dims,
+)
 from npufix.rewriters.verification.inputs.source.shapes import ANY
-from npufix.rewriters.verification.inputs.source.usage import find_function, find_proven_dims
+from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.judge.checks.makings import require_made
