@@ -304,7 +304,7 @@ class Target:
         registered: Callable[[], tuple[str, ...]] = tuple
         if self.owner is not None and recipe is not None:
             instance = self._make_ready(case, recipe, dtype, double=double, again=again)
-            if moved or device:
+            if moved or (device and isinstance(instance, torch.nn.Module)):  # others have no .to
                 instance = instance_to_device(instance, *place)
             if recipe.history:
                 with self.world():

@@ -114,6 +114,8 @@ class Proof:
     """What the changed code raises there for a number of the original that is too large."""
     rounded: str = ""
     """The new buffers that a conversion of the module rounds, where that changes results."""
+    only_on_host: str = ""
+    """What fails on a device alone, where the original mixes tensors of it with the host's."""
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None
@@ -235,6 +237,8 @@ class Proof:
         if self.refused:
             whose = "changed code" if self.job.by_hand else "operator"
             ground += f"; not for {self.refused[0].one.case}, which the {whose} refuses"
+        if self.only_on_host:
+            ground += f"; for tensors of the host alone: {self.only_on_host}"
         if self.absent:
             ground += f"; not for {self.absent}"
         if self.other_integers:

@@ -64,7 +64,7 @@ _ASKS_EMPTY = (
 _WANTS_ONE = (
     r"raises RuntimeError: .*"
     r"(same dtype|expect.* (scalar type|dtype \S+ for)|dtypes? .*(must|to be|match)"
-    r"|types? .*should be the same)"
+    r"|types? .*should be the same|Found dtype \w+ but expected)"
 )
 WRITES_INTO_LEAF = "leaf Variable that requires grad"
 _ASKS_DTYPE = (
@@ -184,7 +184,9 @@ class _Differences:
             or id(difference) in self._refused
             or (error and name in self._thin and self._errors <= self._thin < cases.keys())
             or (error and name in self._met_by_chance)
-            or (error and name in self._of_nothing and self._errors <= self._of_nothing)
+            or (
+                error and name in self._of_nothing and self._errors <= self._of_nothing | self._loud
+            )
             or (error and name in self._bare and self._errors <= self._bare < cases.keys())
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
             or not sees_order(job.original, job.qualname, difference.what, difference.text)

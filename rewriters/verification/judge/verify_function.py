@@ -146,9 +146,11 @@ def _verify(run: Proof) -> Verdict:
     _decide(run, original, patched, compared)
     shown = compared + compare_refusals(run, original, patched, assignments, refusable)
     mismatch = None if job.vouched else find_device_mismatch(original, patched, compared)
-    if mismatch is not None:
-        shown.append(mismatch[0])
-        run.judge.differences.append(mismatch[1])
+    if mismatch is not None and mismatch.is_indexed:
+        run.only_on_host = f"{mismatch.difference.text}, for {mismatch.difference.case}"
+    elif mismatch is not None:
+        shown.append(mismatch.one)
+        run.judge.differences.append(mismatch.difference)
     run.judge.differences, aside = set_aside(job, run.judge.differences, compared)
     run.notes += aside
     leave_out_unrepeated(run, original, shown)

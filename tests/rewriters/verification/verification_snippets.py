@@ -226,7 +226,7 @@ MOE = Snippet(
     "mask = F.one_hot(indices, num_classes=self.num_experts).sum(dim=1)",
     (
         """
-        mask = torch.zeros(indices.shape[0], self.num_experts, dtype=indices.dtype)
+        mask = indices.new_zeros(indices.shape[0], self.num_experts)
         mask.scatter_(1, indices, 1)
         """,
     ),

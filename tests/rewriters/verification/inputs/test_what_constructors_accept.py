@@ -17,7 +17,7 @@ from tests.rewriters.verification.changed_programs import verdict
 
 from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.values import Tensor, Value
-from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, with_rows
+from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, tell_of_object
 from npufix.rewriters.verification.inputs.load import Loaded, load
 from npufix.rewriters.verification.inputs.objects.incomplete.unmade import make_concrete
 from npufix.rewriters.verification.inputs.objects.layer_classes import list_sought
@@ -362,7 +362,7 @@ def test_an_object_is_asked_by_methods_and_lengths(tmp_path: Path) -> None:
     rows = [e.num_embeddings for e in made.modules() if isinstance(e, torch.nn.Embedding)]  # type: ignore[attr-defined]
     assert rows == [2, 3]
     function = find_function(parse_once(ASKED), "Graph.forward")
-    known = with_rows(Declarations(), function, made)
+    known = tell_of_object(Declarations(), function, made)
     assert [(known.of(n).kinds, known.of(n).below) for n in "hr"] == [
         (frozenset({"int"}), "2"),
         (frozenset({"int"}), "3"),

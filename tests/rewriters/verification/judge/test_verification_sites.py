@@ -77,6 +77,15 @@ def test_the_ground_names_no_kernel_that_did_not_run(
     assert "reference" not in verdicts["focal", ALL["focal"].right[0]].ground
 
 
+def test_what_fails_beside_an_index_of_the_host_is_said(
+    verdicts: dict[tuple[str, str], Verdict],
+) -> None:
+    picked = "labels = torch.where(masked, labels, -100)"  # ``masked`` is made on the host
+    assert (
+        "for tensors of the host alone: on every device" in verdicts["mask tokens", picked].ground
+    )
+
+
 def test_forgotten_eps_shows_on_tiny_rows(verdicts: dict[tuple[str, str], Verdict]) -> None:
     assert "tiny rows" in verdicts["llama", "no eps"].counterexample
 
