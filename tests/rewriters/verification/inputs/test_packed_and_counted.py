@@ -19,8 +19,6 @@ from npufix.rewriters.verification.inputs.source.shapes import (  # noqa: E402
 )
 from npufix.rewriters.verification.verdict import Status  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("few_in_halves")
-
 PACKED = '''
 def position_ids(cu_seqlens):
     """cu_seqlens (N + 1): positions inside each packed sequence."""

@@ -11,8 +11,6 @@ from changed_programs import verdict
 from npufix.rewriters.verification.inputs.objects.placeholders import Placeholder
 from npufix.rewriters.verification.verdict import Status
 
-pytestmark = pytest.mark.usefixtures("few_in_halves")
-
 IMAGES = """
 class Patches(torch.nn.Module):
     def __init__(self, img_size=40, patch_size=20):

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("few_in_halves")
-
 MODES = """
 BINARY = "binary"
 MANY = "many"

@@ -15,8 +15,6 @@ from npufix.rewriters.verification.calls.values import MadeArgument
 from npufix.rewriters.verification.inputs.load import find_beside
 from npufix.rewriters.verification.inputs.objects.offers import offer_members
 
-pytestmark = pytest.mark.usefixtures("few_in_halves")
-
 MADE = '''
 class Mixer(torch.nn.Module):
     """Mix rows.
