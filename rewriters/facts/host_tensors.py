@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.annotations import annotation
-from npufix.rewriters.facts.value_kinds import OF_ARRAY
+from npufix.rewriters.facts.kinds.value_kinds import OF_ARRAY
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import last_name, list_handed, nodes_of

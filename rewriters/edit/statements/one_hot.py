@@ -52,7 +52,7 @@ def _propose(
     """Yield the rows of the table; the encoding goes where nothing else reads it."""
     ids, node, value = encoding.ids, here.value(table), here.value(encoding.ids)
     gone = _spans_of(here, encoding) if alone else []
-    functional = _functional(here)
+    functional = here.functional or (f"{here.torch}.nn.functional" if here.torch else "")
     if node is None or value is None or gone is None or not functional:
         return
     facts = here.facts(here.evaluations[id(table)], table=node)
@@ -68,14 +68,6 @@ def _propose(
         asked=(("index", here.text(ids)), ("table", here.text(table))),
         proven=frozenset(proven | ({"matrix-table"} if rank else set())),
     )
-
-
-def _functional(here: Surroundings) -> str:
-    """Return how the file calls ``torch.nn.functional``."""
-    for name, module in here.flow.names.imports.items():
-        if module == "torch.nn.functional":
-            return name
-    return f"{here.torch}.nn.functional" if here.torch else ""
 
 
 def _is_behind(here: Surroundings, encoding: _Encoding, product: ast.expr) -> bool:

@@ -270,6 +270,12 @@ class Surroundings:
         return next((name for name, module in imports if module == "torch"), "")
 
     @property
+    def functional(self) -> str:
+        """What the file calls ``torch.nn.functional``, ``F``; "" if it does not import it so."""
+        imports = self.flow.names.imports.items()
+        return next((name for name, module in imports if module == "torch.nn.functional"), "")
+
+    @property
     def imports_torch(self) -> bool:
         """Whether the file calls torch by its own name."""
         return self.flow.names.imports.get("torch") == "torch"

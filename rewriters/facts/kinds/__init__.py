@@ -1,4 +1,5 @@
-"""What tells kinds of values apart: that NumPy made them (``arrays``), or their ``uses``.
+"""What kind of value something is: a tensor, a mask, a number, an array.
 
-Nodes of a function go in, sets of nodes or truths come out; ``facts.value_kinds`` joins them.
+A ``FunctionFlow`` and a ``Match`` go in, truths come out. Read ``value_kinds`` first, which has the
+questions; ``uses`` tells from what is done with a value, ``arrays`` what NumPy made.
 """

@@ -44,7 +44,6 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     count_results,
     find_kept_use,
     is_layer,
-    is_module,
     is_pair,
     is_plain,
     list_items,
@@ -200,7 +199,8 @@ class Recipe:
                 holder = getattr(holder, part, None)
             # of a module ``weight`` is no plain attribute; that it is None alone says what it is
             plain = last in getattr(holder, "__dict__", ()) or isinstance(holder, StandInConfig)
-            if plain or (value is None and is_module(holder) and hasattr(holder, last)):
+            unset = value is None and isinstance(holder, torch.nn.Module)
+            if plain or (unset and hasattr(holder, last)):
                 setattr(holder, last, value)
 
     @staticmethod
@@ -215,7 +215,8 @@ class Recipe:
         for name, what in attributes:
             replaced = what == "call" and isinstance(vars(made).get(name), StandInConfig)
             if replaced or name not in known | vars(made).keys():
-                setattr(made, name, make_attribute(what, name, module=is_module(made)))
+                own = isinstance(made, torch.nn.Module)
+                setattr(made, name, make_attribute(what, name, module=own))
         return made
 
     def __str__(self) -> str:
@@ -343,7 +344,7 @@ def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
 
 
 def _require_at_most(most: int, made: object) -> None:
-    count = sum(p.numel() for p in made.parameters()) if is_module(made) else 0
+    count = sum(p.numel() for p in made.parameters()) if isinstance(made, torch.nn.Module) else 0
     if count > most:
         raise MemoryError(f"the module has {count} parameters")
 

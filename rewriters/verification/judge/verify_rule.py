@@ -247,11 +247,7 @@ def _observed(
 def _draw(inputs: Callable[..., Mapping[str, Any]], number: int) -> dict[str, Any]:
     seed_everything(number)  # the modules among the arguments take their weights from there
     drawn = inputs(SeededDraw(number))
-    return {n: copy.deepcopy(v) if _is_module(v) else v for n, v in drawn.items()}
-
-
-def _is_module(value: object) -> bool:
-    return isinstance(value, torch.nn.Module)
+    return {n: copy.deepcopy(v) if isinstance(v, torch.nn.Module) else v for n, v in drawn.items()}
 
 
 def _with(function: Callable[..., Any], defaults: Mapping[str, object]) -> Callable[..., Any]:
@@ -271,7 +267,7 @@ def _ready(
         return {
             inner: value
             for name, argument in arguments.items()
-            if _is_module(argument)
+            if isinstance(argument, torch.nn.Module)
             for inner, value in read_state(argument, name).items()
         }
 

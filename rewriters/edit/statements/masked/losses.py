@@ -35,6 +35,4 @@ def function_of(here: Surroundings, code: ast.Call) -> str:
     made = _made_as(here, code)
     if made is None:
         return here.text(code.func)
-    imports = here.flow.names.imports.items()
-    module = "torch.nn.functional"
-    return f"{next((name for name, full in imports if full == module), module)}.{made.name}"
+    return f"{here.functional or 'torch.nn.functional'}.{made.name}"

@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -76,11 +76,6 @@ def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
         batches=find_batches(methods, own),
         gives=gives,
     )
-
-
-def is_module(made: object) -> TypeGuard[torch.nn.Module]:
-    """Say whether an object is a module."""
-    return isinstance(made, torch.nn.Module)
 
 
 def is_layer(owner: type, name: str) -> bool:

@@ -244,7 +244,7 @@ def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     return _make(StandInLayer, label, name, *[count] * (count > 0))
 
 
-def tree(count: int) -> torch.Tensor:
+def make_tree(count: int) -> torch.Tensor:
     """Return which nodes of a tree lead to which: each to its parent, which comes before it."""
     made = torch.zeros(count, count)
     made[range(1, count), [n // 2 for n in range(count - 1)]] = 1.0
@@ -253,7 +253,8 @@ def tree(count: int) -> torch.Tensor:
 
 def offer_graph(name: str) -> list[Spec]:
     """Offer the adjacency of a graph without circles, for an argument that is called so."""
-    return [_make(tree, "the adjacency of a tree", _NODES)] if re.search(_ADJACENCY, name) else []
+    made = _make(make_tree, "the adjacency of a tree", _NODES)
+    return [made] if re.search(_ADJACENCY, name) else []
 
 
 def make_layer(kind: str, seed: int) -> MadeArgument:

@@ -209,11 +209,12 @@ class OneDevice(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore
         name = func.overloadpacket.__name__.strip("_")
         flat = torch.utils._pytree.tree_leaves((args, kwargs))  # noqa: SLF001 - same
         found = {v.device.type for v in flat if isinstance(v, torch.Tensor) and v.dim()}
-        if len(found) > 1 and name not in {"copy", "ctc_loss", "lstm", "gru"}:
-            by_host = name.startswith(("index_put", "unsafe_index")) or name == "index"
-            if not (by_host and args[0].device.type != "cpu") and "packed" not in name:
+        may = name in {"copy", "ctc_loss", "lstm", "gru"} or "packed" in name
+        by_host = name == "index" or name.startswith(("index_put", "unsafe_index"))
+        if len(found) > 1 and not may:
+            if not by_host or args[0].device.type == "cpu":
                 raise RuntimeError("Expected all tensors to be on the same device")
-            self.is_indexed |= by_host
+            self.is_indexed = True
         return func(*args, **(kwargs or {}))
 
 
