@@ -48,7 +48,6 @@ _WEIGHED = (
     "where nothing is set, and needs no test"
 )
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
-
 _FORM_ASSERT = "asserted"
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 

@@ -171,19 +171,9 @@ def _is_changed(here: Surroundings, name: str, besides: ast.Call | None) -> bool
     """Tell whether anything else writes to a tensor, or may: it is handed on only to be read."""
     for node in here.nodes:
         match node:
-            case ast.Subscript(ast.Name(whole), ctx=ast.Store()) | ast.AugAssign(ast.Name(whole)):
-                pass
-            case ast.Call(ast.Attribute(ast.Name(whole), method)) if (
-                method.endswith("_") and node is not besides
-            ):
-                pass
-            case ast.keyword("out", ast.Name(whole)) | ast.For(ast.Name(whole)):
-                pass
-            case _:
-                continue
-        if whole == name:
-            return True
-    return name in here.flow.captured
+            case ast.keyword("out", ast.Name(whole)) | ast.For(ast.Name(whole)) if whole == name:
+                return True
+    return here.is_written_to(name, besides) or name in here.flow.captured
 
 
 def _reads_behind(here: Surroundings, encoding: _Encoding) -> Sequence[ast.Name]:

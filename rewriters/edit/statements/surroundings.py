@@ -183,14 +183,15 @@ class Surroundings:
                 return found, found.names.get(code.id)
         return None, None
 
-    def is_written_to(self, name: str) -> bool:
+    def is_written_to(self, name: str, besides: ast.Call | None = None) -> bool:
         """Tell whether anything changes a tensor where it is: ``mask[0] = True``, ``mask &= m``."""
         for node in self.nodes:
             match node:
                 case ast.Subscript(whole, ctx=ast.Store()) | ast.AugAssign(whole):
                     pass
                 case ast.Call(ast.Attribute(whole, method)) if method.endswith("_"):
-                    pass
+                    if node is besides:
+                        continue
                 case _:
                     continue
             while isinstance(whole, ast.Subscript):
