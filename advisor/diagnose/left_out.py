@@ -232,12 +232,13 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or (site.rule.search == "projections" and bool(_OF_TWO.search(site.problem)))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
-    chosen = _is_one_of_a_registry(file, site, callers) or _has_stand_in(site, callers)
+    guessed = guessed or _is_one_of_a_registry(file, site, callers)
+    chosen = guessed or _has_stand_in(site, callers)
     chosen = chosen or (site.rule.name in _MAKES_OPTIMIZERS and _is_chosen(file, site))
     chosen = chosen or (_FOR_GPU.search(site.function) is not None and "npu" in file.text)
     chosen = chosen or (site.rule.name == _INFERS_ONLY and bool(_OF_EXPERTS.search(file.text)))
     chosen = chosen or ("float32-weights" in unknown and bool(_IN_FLOAT32.search(site.function)))
-    if guessed or chosen or _serves(file, site) or _FOR_APPLE.match(file.text):
+    if chosen or _serves(file, site) or _FOR_APPLE.match(file.text):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -304,7 +305,7 @@ def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> boo
     if not fused or owner not in _list_chosen_by_name(file.text):
         return False
     calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
-    return callers.mention(Mention(calls, fused))
+    return callers.mention(Mention(calls, fused, fused))
 
 
 def _is_chosen(file: SourceFile, site: Site) -> bool:
@@ -332,11 +333,12 @@ def _has_stand_in(site: Site, callers: Callers) -> bool:
         return False
     named = rf"(?:(?:npu|ascend)_?{name}\w*|{name}_?(?:npu|ascend))\b"
     body = rf"(?:(?!^[^\s)])[\s\S])*?\b(?:{'|'.join(fused)})\("
-    stands = Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused)
+    stands = Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused, fused)
     quoted = f'"{name}"', f"'{name}'"
     patched = re.compile(rf"(?s)\A(?=.*\btorch_npu\.).*?\w\(\s*(?:{'|'.join(quoted)}) *,")
     return callers.mention(stands) or (
-        owner == name and callers.mention(Mention(patched, [each.lower() for each in quoted]))
+        owner == name
+        and callers.mention(Mention(patched, [each.lower() for each in quoted], ("torch_npu.",)))
     )
 
 

@@ -62,6 +62,8 @@ class Mention:
     parts: Sequence[str]
     """Texts in small letters, of which one stands in whatever the words are found in: they are
     looked for first, in a hundredth of the time."""
+    shared: Sequence[str] = ()
+    """Such texts besides, which many mentions share: where they stand is found out once."""
 
 
 _LOOKS_UP = Mention(
@@ -194,11 +196,17 @@ class Callers:
 
     def _inferring(self, name: str) -> frozenset[str]:
         """Return who calls a function anywhere, ``_BESIDE`` for all that run once."""
-        files = [(part, relative) for part in self._parts for relative in part.naming(name)]
-        if len(files) > _MOST_CALLERS:
-            return frozenset({_HANDED_ON})
-        found = (part.calls(name, relative, once=True) for part, relative in files)
-        return frozenset[str]().union(*found) - {name}
+        files: list[tuple[_Part, str]] = []
+        for part in self._parts:
+            files += ((part, relative) for relative in part.naming(name))
+            if len(files) > _MOST_CALLERS:
+                return frozenset({_HANDED_ON})
+        found: frozenset[str] = frozenset()
+        for part, relative in files:
+            found |= part.calls(name, relative, once=True)
+            if found & {_HANDED_ON, _NAMED}:
+                break  # what others do changes nothing
+        return found - {name}
 
     def _users(self, name: str) -> frozenset[str]:
         """Return the definitions that mention a name, ``_NAMED`` for what runs or is set."""
@@ -236,6 +244,7 @@ class _Part:
         self._files = files
         self._store = store
         self._grown = False
+        self._holding_any: dict[tuple[str, ...], Sequence[tuple[str, str]]] = {}
 
     @cached_property
     def _key(self) -> tuple[bytes, bytes]:
@@ -260,6 +269,12 @@ class _Part:
         texts = (f.text for name, f in files if not is_cold(name) or "torch_npu." in f.text)
         return [(text, text.lower()) for text in texts]
 
+    def _holding(self, parts: tuple[str, ...]) -> Sequence[tuple[str, str]]:
+        """Return those of them that hold one of some texts: each class asks for the same ones."""
+        if parts not in self._holding_any:
+            self._holding_any[parts] = [pair for pair in self._warm if _holds_any(pair[1], parts)]
+        return self._holding_any[parts]
+
     def keep(self) -> None:
         """Keep the answers, if there are new ones."""
         if self._store and self._grown:
@@ -276,7 +291,8 @@ class _Part:
         """Tell whether a file that a step may run has these words outside of comments."""
 
         def find() -> Iterator[str]:
-            texts = (text for text, low in self._warm if _holds_any(low, wanted.parts))
+            likely = self._holding(tuple(wanted.shared)) if wanted.shared else self._warm
+            texts = (text for text, low in likely if _holds_any(low, wanted.parts))
             found = (m for text in texts for m in wanted.words.finditer(text))
             before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
             if any("#" not in line for line in before):

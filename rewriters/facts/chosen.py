@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.steps.kept import list_callers
@@ -82,6 +82,8 @@ def _helps_fallbacks(flow: FunctionFlow) -> bool:
     tree = flow.names.tree
     if flow.cls is not None or tree is None or "<locals>" in flow.qualname:
         return False
+    if not _has_fallbacks(tree):
+        return False
     known, names, found = list_callers(tree), [flow.function.name], False
     for name in names:  # grows
         callers = known.get(name, frozenset())
@@ -91,6 +93,12 @@ def _helps_fallbacks(flow: FunctionFlow) -> bool:
         found = found or bool(falling)
         names += sorted(callers - falling - {*names})
     return found
+
+
+@lru_cache(maxsize=2)
+def _has_fallbacks(tree: ast.Module) -> bool:
+    """Tell whether a function of a module is called a fallback: in most modules none is."""
+    return any(isinstance(n, FunctionNode) and _falls_back(n.name) for n in nodes_of(tree))
 
 
 def _stands_beside(tree: ast.Module, name: str) -> bool:

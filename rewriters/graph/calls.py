@@ -164,14 +164,12 @@ class CallReader:
 
         Nothing is known of other calls.
         """
-        bases = self.state.cls.bases if self.state.cls and self.state.is_self() else []
-        plain = [self.state.names.dotted(base) for base in bases] == ["torch.nn.LayerNorm"]
-        if (
-            not plain
-            or ast.unparse(code.func) != "super().forward"
-            or len(code.args) != 1
-            or code.keywords
-        ):
+        match code:
+            case ast.Call(ast.Attribute(ast.Call(ast.Name("super"), [], []), "forward"), [_], []):
+                bases = self.state.cls.bases if self.state.cls and self.state.is_self() else []
+            case _:
+                return self.expressions.unknown(code)
+        if [self.state.names.dotted(base) for base in bases] != ["torch.nn.LayerNorm"]:
             return self.expressions.unknown(code)
         own = [self.state.attribute_of(self.state.env["self"], name) for name in _OF_LAYER_NORM]
         given = [self.expressions.read(code.args[0]), *own]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # Names, numbers, three dots and runs of operators. ``*args``, ``**kwargs``, ``->``, ``dim=-1``,
 # ``sum(-1)`` and ``x[-1]`` compute nothing; what ``self.layer_norm`` is, its class says.
 _WORD = re.compile(
-    r"[^\Wsda]\w*|self\.\w+|\.\.\.|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
+    r"[^\Wsda]\w*|self\.\w+|super\s*\(\s*\)(?=\s*\.\s*forward\b)"
+    r"|\.\.\.|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
     r"|(?<=[\[(,:=]) ?-\d+[\]),:]|\w+|[-+*/@<>=]+"
 )
 # What has to stand somewhere for an operation, where that is not its name: a regular expression
@@ -59,6 +60,8 @@ _SPELLINGS = {
     "zeros": r"zeros",
     FROM_THE_END: r"\.\.\.",
 }
+_FORWARD_OF_BASE = r"super\s*\(\s*\)"
+"""``super().forward(x)`` of a LayerNorm; in nearly every ``__init__`` stands ``super`` alone."""
 # Operations that can be written in too many ways to look for any of them.
 _ANYHOW = frozenset(
     {
@@ -198,8 +201,9 @@ def words_of(op: str) -> str:
     if name not in operators.TABLE or name in operators.SYMBOLS:
         return ""
     names = [name, *operators.other_names(name), *filter(None, [_MODULES.get(name)])]
-    names += ["super"] if name == "layer_norm" else []  # ``super().forward(x)`` of a LayerNorm
-    return "|".join(rf"_*{re.escape(known)}_*" for known in names)
+    spelled = [rf"_*{re.escape(known)}_*" for known in names]
+    spelled += [_FORWARD_OF_BASE] if name == "layer_norm" else []
+    return "|".join(spelled)
 
 
 def _is_made(op: str) -> bool:

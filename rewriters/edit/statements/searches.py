@@ -185,7 +185,7 @@ SEARCHES: Mapping[str, Search] = {
     "flash-attention": Search(
         find_flash_attention,
         r"\w*flash_att\w*|memory_efficient_attention|\w*att(n|ention|end)(_?(fn|func|function|op))?",
-        module="flash_att|memory_efficient_attention",
+        module=r"flash_attn_(\w*func|with_kvcache)|memory_efficient_attention",
     ),
     "growing-caches": Search(find_growing_caches, "cat|concat", text=GROWS, hot_only=True),
     "handed-in": Search(

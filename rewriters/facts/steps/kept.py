@@ -33,8 +33,8 @@ def is_kept(flow: FunctionFlow, line: int) -> bool:
         return True
     tests = [node for node in nodes_of(flow.function) if isinstance(node, ast.If)]
     around = (node for node in tests if holds_line(node.body, line))
-    first = (node for node in tests if _STATE.fullmatch(ast.unparse(node.test)) and node.orelse)
-    if any(holds_line(n.orelse, line) for n in first):
+    others = (node for node in tests if holds_line(node.orelse, line))
+    if any(_STATE.fullmatch(ast.unparse(node.test)) for node in others):
         return True
     return any(
         _FIRST_STEP.fullmatch(ast.unparse(node.test))
@@ -122,27 +122,36 @@ def _is_called_to_keep(flow: FunctionFlow) -> bool:
 
     ``if n > self.n: self.update(n)`` of ``def update(self, n): self.n = n``.
     """
-    name, made = flow.function.name, _list_set(flow.function.body)
+    name = flow.function.name
     if flow.cls is None or name == "forward":
         return False
-    text = f"self.{name}"
-    calls = [
-        code
-        for code in nodes_of(flow.cls)
-        if isinstance(code, ast.Call) and ast.unparse(code.func) == text
-    ]
+    calls = [code for code in nodes_of(flow.cls) if _calls_own(code, name)]
+    if not calls:
+        return False
+    made = _list_set(flow.function.body)
     asked = {
         id(inner)
         for code in nodes_of(flow.cls)
         if isinstance(code, ast.If) and (_list_asked_for(code.test) & made or _is_switched(code))
         for inner in walk(*code.body)
     }
-    return bool(calls) and all(id(call) in asked for call in calls)
+    return all(id(call) in asked for call in calls)
+
+
+def _calls_own(code: ast.AST, name: str) -> bool:
+    """Tell whether code calls a method of its own object: ``self.update(n)``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name("self"), called)):
+            return called == name
+    return False
 
 
 def _is_grown(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line is reached only if what an attribute holds does not suffice."""
     body = flow.function.body
+    before = [s for s in body if isinstance(s, ast.If) and (s.end_lineno or line) < line]
+    if not before:
+        return False
     made = {
         ast.unparse(target)
         for s in body
@@ -150,7 +159,6 @@ def _is_grown(flow: FunctionFlow, line: int) -> bool:
         for target in s.targets
         if isinstance(target, ast.Attribute)
     }
-    before = (s for s in body if isinstance(s, ast.If) and (s.end_lineno or line) < line)
     return any(
         isinstance(leave, ast.If)
         and isinstance(leave.body[-1], ast.Return)

@@ -33,7 +33,6 @@ _LIBRARIES = frozenset({"einops", "math", "numpy", "torch", "torch_npu"})
 # Helpers of helpers of helpers are inlined, no more.
 _DEPTH = 3
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\(")
-_CALLED_IN = re.compile(r"\b(\w+)\.(\w+)\(")
 
 
 def neighbour(names: ModuleNames, module: str) -> ModuleNames | None:
@@ -136,15 +135,14 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
     ask = Neighbours.of(names.neighbour)
     if ask is None:
         return {}
-    found, called = {}, dict[str, list[str]]()
-    for owner, function in dict.fromkeys(_CALLED_IN.findall(source)):
-        called.setdefault(owner, []).append(function)
+    found = {}
     for name, full in {**names.relative, **names.imports}.items():
         if name in names.unsure:
             continue
         places = [full] if f"{name}(" in source else []
-        if full.partition(".")[0] not in _LIBRARIES:
-            places += [f"{full}.{function}" for function in called.get(name, ())]
+        if f"{name}." in source and full.partition(".")[0] not in _LIBRARIES:
+            called = re.findall(rf"\b{name}\.(\w+)\(", source)
+            places += [f"{full}.{function}" for function in dict.fromkeys(called)]
         text = "\n".join(filter(None, (_with_what_it_calls(ask, place) for place in places)))
         if text:
             found[name] = text

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from scanned_code import places, scanned
 
+from npufix.advisor.project import callers
 from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.graph.modules.scopes import scopes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 ROWS = "import torch\n\n\ndef step(x: torch.Tensor):\n    {}\n"
@@ -163,6 +165,28 @@ def test_a_class_that_gives_way_to_another_one_on_an_npu(
         "converters/norm.py": f"import torch_npu\n{head}{other}{norm}{fused}",
     }
     assert bool(places(scanned(tmp_path, files))) is shown
+
+
+def test_the_texts_of_a_tree_are_searched_once_for_all_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noted(text: str, parts: Sequence[str]) -> bool:
+        asked.extend(parts)
+        return any(part in text for part in parts)
+
+    monkeypatch.setattr(callers, "_holds_any", noted)
+    norm = (
+        "class Norm{}(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(n))\n\n"
+        "    def forward(self, x: torch.Tensor):\n"
+        "        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))\n"
+    )
+    every = "\n\n".join(map(norm.format, range(4)))
+    text = f"import torch\nfrom torch import nn\n\n\n{every}"
+    assert len(places(scanned(tmp_path, {"plain.py": text}))) == 4
+    assert asked.count("npu_rms_norm") == asked.count("torch_npu.") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from rewriting_snippets import sites
 
 from npufix.rewriters.find import find_sites
+from npufix.rewriters.match.prefilter import Words, words_in
 from npufix.rules.registry import all_rules
 
 GATED = (
@@ -36,6 +37,14 @@ FOUND = {
             "def widen(x):\n    return x.float()\n\n"
             "def f(x: torch.Tensor, n: int):\n    y = widen(x)\n"
             "    return F.layer_norm(y, (n,), None, None, 1e-5).to(x.dtype)\n"
+        ),
+        "NPU117",
+    ),
+    "the forward of a base": (
+        (
+            "class Norm(nn.LayerNorm):\n"
+            "    def forward(self, x: torch.Tensor):\n"
+            "        y = super( ). forward(x.float())\n        return y.to(x.dtype)\n"
         ),
         "NPU117",
     ),
@@ -133,3 +142,11 @@ def test_an_activation_of_another_module_is_not_lost() -> None:
     rules = [rule for rule in all_rules() if rule.id == "NPU103"]
     code = f"{head}from .layers import FP32SiLU\n\n\n{GATED}"
     assert [site.function for site in find_sites(code, rules, None, texts.get)] == ["FFN.forward"]
+
+
+def test_the_constructor_of_a_base_is_no_layer_norm() -> None:
+    rules = [rule for rule in all_rules() if rule.id == "NPU117"]
+    words = Words(rules)
+    built = words.of(words_in("super().__init__()\nself.scale = float(scale)\n"))
+    read = words.of(words_in("return super().forward(x.float())\n"))
+    assert (words.possible(rules, built), words.possible(rules, read)) == ([], rules)
