@@ -84,7 +84,8 @@ def _alike(cluster: Cluster, rank: int) -> dict[tuple[str, str], float]:
         return {}
     whole = sum(others.reindex(mine.index, fill_value=0) for others in calls.values())
     means = whole / len(calls) / mine.clip(lower=1)
-    return {(str(kind), str(shapes)): float(mean) for (kind, shapes), mean in means.items()}
+    kinds, shapes = (means.index.get_level_values(at).astype(str) for at in (0, 1))
+    return dict(zip(zip(kinds, shapes, strict=True), means.tolist(), strict=True))
 
 
 def without_waits(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:

@@ -90,9 +90,8 @@ def predict(
     now, error, goes_on = _replay_as_recorded(graph)
     loads = any(wait.period_ns > 0 for wait in graph.host_waits)
     waited, ahead = _sum_waits(graph, evidence, others) if others is not None else (0.0, 0.0)
-    slower = others.slower if others is not None else 1.0
     made = _made_within_ns(evidence, now) if has_workers(evidence.loads) and not loads else 0.0
-    view = View(graph, now, error, waited, slower, made)
+    view = View(graph, now, error, waited, others.slower if others else 1.0, made)
     # What is not understood without a change is not with one.
     is_known = error <= WORST_ERROR
     path = critical_path(graph) if is_known else None
@@ -116,10 +115,8 @@ def predict(
     views = [of_rank if own and all(items[at].of_job for at in own) else view for own in about]
     staged = _staged_ns(graph, items, about, evidence, others)
     results = [
-        own.prediction(row, three, float(saved), float(floor), shorter)
-        for own, row, three, saved, floor, shorter in zip(
-            views, after, sets, lean, floors, staged, strict=True
-        )
+        own.prediction(row, three, *map(float, more))
+        for own, row, three, *more in zip(views, after, sets, lean, floors, staged, strict=True)
     ]
     results = [_beside_outliers(one, items, own) for one, own in zip(results, about, strict=True)]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
