@@ -84,6 +84,8 @@ class ClusterObservation:
     saving_ns: tuple[int, int] | None = None
     likely_ns: int | None = None
     """What is expected of ``saving_ns``; ``None`` its middle, or all of "at most"."""
+    lost_ns: int = 0
+    """What collectives take longer for it, hidden or not; 0 where ``saving_ns`` is all of it."""
     outliers_ns: int = 0
     """By how much the average of all steps is longer than of those that are replayed."""
     basis: str = ""

@@ -136,6 +136,9 @@ class Observation:
     """How much sooner the host would launch a kernel, by its index label: pauses that go.
 
     By ``~label``, how much sooner a step ends behind its last kernel."""
+    freed_ns: Mapping[int, int] = field(default_factory=dict)
+    """How much sooner the device would be free for a kernel, by its index label: without a copy
+    before it."""
     hurries: AbstractSet[int] = field(default_factory=frozenset)
     """Index labels of the kernels that the host would launch in no time: what it takes before them
     is what makes the device wait."""

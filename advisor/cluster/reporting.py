@@ -126,6 +126,7 @@ def _observe(
         is_symptom=seen.is_symptom,
         goes=seen.goes,
         likely_ns=seen.likely_ns,
+        lost_ns=seen.lost_ns,
         outliers_ns=seen.outliers_ns,
         unknown="" if seen.saving_ns else seen.basis,
     )

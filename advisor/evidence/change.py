@@ -57,6 +57,9 @@ class Change:
     """How much sooner the host launches a kernel, by its label: without a pause before it.
 
     By ``~label``, how much sooner the step ends behind its last kernel."""
+    freed_ns: Mapping[int, int] = field(default_factory=dict)
+    """How much sooner the device is free for a kernel, by its label: what it copies before that
+    goes on beside it."""
     is_divided: bool = True
     """Whether no other such change takes what ``sooner_ns`` says."""
     hurries: AbstractSet[int] = frozenset()

@@ -51,6 +51,8 @@ class Item:
     """Of a job: the share of its collectives that goes with their launches."""
     likely_ns: int | None = None
     """What is expected of the saving of a job; ``None`` its middle, or all of "at most"."""
+    lost_ns: int = 0
+    """Of a job: what collectives take longer for it, hidden or not; 0: no more than it saves."""
     is_together: bool = False
     """Of a job, and replayed with what changes of this rank: it is the one that all wait for."""
     unknown: str = ""

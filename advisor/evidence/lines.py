@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.evidence.steady_steps import find_cut_off, split_steps
+from npufix.advisor.evidence.steady_steps import are_varied, find_cut_off, split_steps
 from npufix.advisor.project.user_frames import user_frames
 from npufix.profiling_parsers.kineto.names import is_host_copy
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
@@ -150,7 +150,12 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     steps_of_ops = _host_steps(ops)
     loads = ops[find_rows_with(ops["name"], lambda name: bool(_NEXT_BATCH.fullmatch(name)))]
     cut_off = find_cut_off(profile.kernels)
-    split, left_out = split_steps(profile.steps, _loading(loads, steps_of_ops), cut_off)
+    split, left_out = split_steps(
+        profile.steps,
+        _loading(loads, steps_of_ops),
+        cut_off,
+        varied=are_varied(profile.kernels),
+    )
     frames = _Frames(profile, mapped)
     odd = [step.step for step in left_out]
     steady = _is_steady(profile.kernels["step"], odd)

@@ -95,11 +95,11 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         # Of launches that cost too much, half may become parts of others: of a host, all.
         keeps = (float(unsure), 0.5 if seen.goes else 0.0, 0.0)
         return Change(frozenset(), goes=seen.goes, keeps=keeps, hurries=seen.hurries)
-    if seen.host_ops or seen.sooner_ns or seen.hidden:
+    if seen.host_ops or seen.sooner_ns or seen.hidden or seen.freed_ns:
         return Change(
             seen.hidden, keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns,
             hides=bool(seen.hidden), stays_ns=seen.stays_ns, at_least_ns=seen.at_least_ns,
-            at_worst_ns=seen.at_worst_ns, is_divided=seen.is_divided,
+            at_worst_ns=seen.at_worst_ns, is_divided=seen.is_divided, freed_ns=seen.freed_ns,
         )  # fmt: skip
     if seen.instead:
         count, *times = seen.instead

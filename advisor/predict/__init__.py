@@ -3,6 +3,6 @@
 In come the evidence of a run and its findings with their ``Change`` (``evidence.change``), out
 come ``Predictions``. Read ``step_graph`` (what is known of a step), ``recorded`` and ``waits``
 (how it is seen in a recording), ``replay`` (the step in many variants at once), ``changes``
-(a finding as a variant) and ``what_if`` (which variants are asked for); ``limits`` says what a
-step waits for.
+(a finding as a variant), ``what_if`` (which variants are asked for) and ``intervals`` (how far that
+may be off); ``limits`` says what a step waits for.
 """

@@ -92,6 +92,8 @@ def _nothing() -> tuple[Integers, Integers, Floats, Integers, Floats]:
 
 def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit:
     keeps = change.keeps[corner]
+    if change.freed_ns:
+        return _free(graph, change, keeps)
     if change.sooner_ns:
         return _sooner(graph, change, 1 - keeps)
     if change.hurries:
@@ -151,6 +153,14 @@ def thin_out(graph: StepGraph, rows: Integers, keeps: float, corner: int) -> Edi
     if not len(gone):
         return part
     return _join(graph, [_replace(graph, gone, len(gone), None, corner), part])
+
+
+def _free(graph: StepGraph, change: Change, keeps: float) -> Edit:
+    """Let kernels start without what was copied before them."""
+    freed = np.array([change.freed_ns.get(label, 0) for label in graph.label.tolist()])
+    rows = np.flatnonzero(freed * (1 - keeps))
+    gaps = np.maximum(0.0, graph.gap_ns[rows] - freed[rows] * (1 - keeps))
+    return replace(NO_EDIT, gap_rows=rows, gaps_ns=gaps)
 
 
 def _hurry(graph: StepGraph, change: Change, keeps: float, corner: int) -> Edit:
@@ -277,7 +287,10 @@ def _join(graph: StepGraph, parts: Sequence[Edit]) -> Edit:
         return NO_EDIT
     goes: set[int] = set()
     durations: dict[int, float] = {}
+    gaps: dict[int, float] = {}
     for part in parts:
+        for row, value in zip(part.gap_rows.tolist(), part.gaps_ns.tolist(), strict=True):
+            gaps[row] = min(value, gaps.get(row, value))
         # What takes the place of others for one finding does not go with another.
         goes.update(row for row in part.gone.tolist() if row not in durations)
         for row, value in zip(part.rows.tolist(), part.durations_ns.tolist(), strict=True):
@@ -293,6 +306,8 @@ def _join(graph: StepGraph, parts: Sequence[Edit]) -> Edit:
         gone=np.array(sorted(goes), np.int64),
         rows=rows,
         durations_ns=np.array([durations[row] for row in rows.tolist()]),
+        gap_rows=np.array(sorted(gaps), np.int64),
+        gaps_ns=np.array([gaps[row] for row in sorted(gaps)]),
         waits_gone=frozenset[int]().union(*(part.waits_gone for part in parts)),
     )
 

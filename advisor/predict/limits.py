@@ -19,7 +19,9 @@ def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:
     calls = sum(wait.delta_ns + wait.own_ns for wait in waits) - sum(edit.waits_sooner.values())
     taken = graph.duration_ns.copy()
     taken[edit.rows] = edit.durations_ns
-    taken += 0 if graph.coarse else graph.gap_ns
+    gaps = graph.gap_ns.copy()
+    gaps[edit.gap_rows] = edit.gaps_ns
+    taken += 0 if graph.coarse else gaps
     taken[edit.gone] = 0
     busy = np.bincount(graph.stream, taken, graph.streams)
     communicates = np.bincount(graph.stream, graph.communication, graph.streams) > 0

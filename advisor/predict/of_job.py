@@ -60,6 +60,8 @@ def edits_of_job(
         times = [graph.duration_ns - own + _take(own, ns) for ns in sooner]
         low, likely, high = _as_three(times)
         return replace(low, scales=True), replace(likely, scales=True), replace(high, scales=True)
+    if item.lost_ns:  # the replay says how much of it is hidden
+        sooner = [ns and max(ns, float(item.lost_ns) * graph.steps) for ns in sooner]
     waited = np.nan_to_num(names.map(others.waited).to_numpy(np.float64))
     taken = np.where(graph.communication, graph.duration_ns, 0.0)
     waited = np.minimum(waited, taken)

@@ -8,7 +8,7 @@ were recorded to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,8 @@ from npufix.advisor.predict.critical_path import row_before
 from npufix.advisor.predict.replay import replay_times
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
     from npufix.advisor.predict.step_graph import StepGraph
@@ -36,6 +38,17 @@ class OtherRanks:
     """How often as long as the rank the slowest one computes: so much more it gains."""
     rank: int = -1
     """The number of the rank itself."""
+    stages: frozenset[str] = frozenset()
+    """Names of the collectives that wait for another stage of the pipeline."""
+    alike: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """How often the others run a kernel of a Type and shapes for each of the rank's own."""
+
+    def share_alike(self, kernels: pd.DataFrame) -> float:
+        """Return how much of the time of some kernels of the rank the others spend alike."""
+        spent = kernels["duration_ns"].to_numpy(np.float64)
+        keys = zip(kernels["type"].astype(str), kernels["input_shapes"].astype(str), strict=True)
+        shares = np.array([min(1.0, self.alike.get(key, 0.0)) for key in keys])
+        return float((shares * spent).sum() / spent.sum()) if spent.sum() else 0.0
 
 
 def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRanks | None:
@@ -55,7 +68,24 @@ def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRa
     if rank in list(cluster.steps.get("rank", ())):
         computing = cluster.steps.groupby("rank")["computing_ns"].mean()
         slower = float(computing.max() / max(1.0, computing[rank]))
-    return OtherRanks(found["wait_ns"], found["ahead"], slower, rank)
+    stages = frozenset(named.loc[(own["kind"] == "p2p").to_numpy(bool), "name"])
+    alike = _alike(cluster, rank) if stages else {}
+    return OtherRanks(found["wait_ns"], found["ahead"], slower, rank, stages, alike)
+
+
+def _alike(cluster: Cluster, rank: int) -> dict[tuple[str, str], float]:
+    """Return ``OtherRanks.alike`` of the ranks that were read as a whole."""
+    calls = {
+        number: detail.operators.groupby(["type", "shapes"])["calls"].sum()
+        for number, detail in cluster.details.items()
+    }
+    mine = calls.pop(rank, None)
+    if mine is None or not calls:
+        return {}
+    whole = sum(others.reindex(mine.index, fill_value=0) for others in calls.values())
+    means = whole / len(calls) / mine.clip(lower=1)
+    kinds, shapes = (means.index.get_level_values(at).astype(str) for at in (0, 1))
+    return dict(zip(zip(kinds, shapes, strict=True), means.tolist(), strict=True))
 
 
 def without_waits(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:

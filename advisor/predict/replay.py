@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _LONGEST = 512
 """Rows of a stretch, which bounds the memory."""
 _NEVER = -1e18
+_ROWS, _TIMES = np.zeros(0, np.int64), np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class Edit:
     delta_rows: Integers
     deltas_ns: Floats
     """New ``delta_ns`` of ``delta_rows``; the row behind the last one is ``rest_ns``."""
+    gap_rows: Integers = field(default_factory=lambda: _ROWS)
+    gaps_ns: Floats = field(default_factory=lambda: _TIMES)
+    """New ``gap_ns`` of ``gap_rows``: a copy before a kernel no longer holds it up."""
     waits_gone: frozenset[int] = frozenset()
     """Numbers of ``host_waits`` that no longer wait."""
     waits_sooner: Mapping[int, float] = field(default_factory=dict)
@@ -58,11 +62,10 @@ class Edit:
     @property
     def is_empty(self) -> bool:
         """Whether nothing changes."""
-        changed = len(self.gone) or len(self.rows) or len(self.delta_rows)
+        changed = len(self.gone) or len(self.rows) or len(self.delta_rows) or len(self.gap_rows)
         return not (changed or self.waits_gone or self.waits_sooner)
 
 
-_ROWS, _TIMES = np.zeros(0, np.int64), np.zeros(0)
 NO_EDIT = Edit(_ROWS, _ROWS, _TIMES, _ROWS, _TIMES)
 
 
@@ -127,6 +130,7 @@ class _Replay:
         self._gone = _Sparse([(e.gone, np.ones(len(e.gone))) for e in edits], borders)
         self._durations = _Sparse([(e.rows, e.durations_ns) for e in edits], borders)
         self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits], borders)
+        self._gaps = _Sparse([(e.gap_rows, e.gaps_ns) for e in edits], borders)
         waits = range(len(graph.host_waits))
         self._waits = np.array([[n not in e.waits_gone for e in edits] for n in waits], np.bool_)
         self._sooner = {
@@ -185,7 +189,7 @@ class _Replay:
             until = until + graph.behind_ns[begin]
             ready[0] = np.maximum(ready[0], until)
         taken = self._durations.put(graph.duration_ns[rows, None], at)
-        gaps = graph.gap_ns[rows, None]
+        gaps = self._gaps.put(graph.gap_ns[rows, None], at)
         if (gone := self._gone.at(at)) is not None:
             cells = gone[:2]
             taken, gaps = (np.array(np.broadcast_to(one, ready.shape)) for one in (taken, gaps))

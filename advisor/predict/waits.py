@@ -38,9 +38,9 @@ _ROUND = 8
 """Waits that are so much shorter than the longest are no round of the processes that load."""
 _ODD = 3
 """Times as long as the others."""
-_USUAL_ROUNDS, _ROUND_SPREAD, _NO_ROUND_SPREAD = 2, 0.15, 0.2
-"""As how many rounds counts what is usual, how far those are from each other, and few steps from
-what a round is on average."""
+_USUAL_ROUNDS, _ROUND_SPREAD, _NO_ROUND_SPREAD = 2, 0.1, 0.2
+"""As how many rounds counts what is usual, how far those are from each other (batches of 32 samples
+that take half more or less each), and few steps from what a round is on average."""
 _SHORTEST_NS = 10_000
 """Of a call that asks the device, even where it has nothing to wait for."""
 _AS_LONG = 0.5

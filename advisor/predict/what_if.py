@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.critical_path import critical_path
-from npufix.advisor.predict.limits import limit_of
+from npufix.advisor.predict.intervals import View
 from npufix.advisor.predict.of_job import cause_of, edits_of_job, is_late, least_of_job
 from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.other_ranks import without_waits
@@ -40,20 +39,8 @@ if TYPE_CHECKING:
 _NONE = np.zeros(0, np.int64)
 _MOST_CELLS = 40_000_000
 """Kernels times variants."""
-_USUAL_STEPS, _USUAL_SPREAD = 2, 0.006
-"""How far steps are from each other before any was seen, and as how many of them that counts."""
-_QUANTILE = 1.645
-"""Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF, _OFF_OF_RECORDED, _OFF_OF_LATE_HOST, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.15, 0.2
-"""How far a replay is off in what a change saves, nine times of ten; the second where all that
-goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where a host
-becomes as quick as those of other ranks; the last where the host limits the step and launches
-less, or collectives change: what the host needs for an operator and how much hides are known
-least."""
-_CORNERS = 0.75
-"""Of the way to where all new kernels are as slow as they may be at once: nine of ten cases."""
 _KEEPS_UP = 0.75
 """Share of the step of today in which a batch is made, nine times of ten, where no step waits for
 one: workers are mostly given some time to spare."""
@@ -62,8 +49,6 @@ _MADE, _COPIED = 0.01, 30.0
 a second, or 15 images; and that are copied to the device at most."""
 _OUTLIERS = (1.0, 0.5, 1.5)
 """Share of what longer steps cost a few recorded ones that they cost in the long run."""
-_CLEAR = 0.0005
-"""Share of the step; what is less is neither a gain nor a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +90,8 @@ def predict(
     now, error, goes_on = _replay_as_recorded(graph)
     loads = any(wait.period_ns > 0 for wait in graph.host_waits)
     waited, ahead = _sum_waits(graph, evidence, others) if others is not None else (0.0, 0.0)
-    slower = others.slower if others is not None else 1.0
     made = _made_within_ns(evidence, now) if has_workers(evidence.loads) and not loads else 0.0
-    view = _View(graph, now, error, waited, slower, made)
+    view = View(graph, now, error, waited, others.slower if others else 1.0, made)
     # What is not understood without a change is not with one.
     is_known = error <= WORST_ERROR
     path = critical_path(graph) if is_known else None
@@ -127,11 +111,12 @@ def predict(
     after[:, 0] = np.maximum(after[:, 0], np.minimum(worst, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
-    of_rank = _View(graph, now, error, made_ns=made)
+    of_rank = View(graph, now, error, made_ns=made)
     views = [of_rank if own and all(items[at].of_job for at in own) else view for own in about]
+    staged = _staged_ns(graph, items, about, evidence, others)
     results = [
-        own.prediction(row, three, float(saved), float(floor))
-        for own, row, three, saved, floor in zip(views, after, sets, lean, floors, strict=True)
+        own.prediction(row, three, *map(float, more))
+        for own, row, three, *more in zip(views, after, sets, lean, floors, staged, strict=True)
     ]
     results = [_beside_outliers(one, items, own) for one, own in zip(results, about, strict=True)]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
@@ -246,6 +231,31 @@ def _sum_waits(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> tupl
         for each in (others.waited, others.ahead)
     )
     return waited, ahead
+
+
+def _staged_ns(
+    graph: StepGraph,
+    items: Sequence[Item],
+    sets: Sequence[Sequence[int]],
+    evidence: Evidence,
+    others: OtherRanks | None,
+) -> list[float]:
+    """Return how long the rank waits in a step for other stages that each set changes alike.
+
+    A bubble is the work of the stages behind and before: it shrinks as they do.
+    """
+    if others is None or not others.alike:
+        return [0.0] * len(sets)
+    rows = evidence.kernels.loc[graph.label]
+    names = rows["name"].astype(str)
+    waits = names[graph.communication & names.isin(list(others.stages)).to_numpy(bool)]
+    staged = float(waits.map(others.waited).fillna(0.0).sum()) / graph.steps
+    shares = []
+    for own in sets:
+        labels = [Labels(c.kernels).array for at in own if (c := items[at].change)]
+        chosen = np.isin(graph.label, np.concatenate([_NONE, *labels]))
+        shares.append(staged * others.share_alike(rows[chosen & ~graph.communication]))
+    return shares
 
 
 def _beside_outliers(one: Prediction, items: Sequence[Item], own: Sequence[int]) -> Prediction:
@@ -368,111 +378,3 @@ def _find_asked(
 
 def _names(item: Item) -> set[str]:
     return {item.finding.rule.upper(), item.finding.name.upper()}
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    graph: StepGraph
-    now: float
-    error: float
-    waited: float = 0.0
-    """What it waits for other ranks, which gain ``slower`` times as much as it."""
-    slower: float = 1.0
-    made_ns: float = 0.0
-    """In which time processes make the batches of a step, which none had to wait for; 0 where one
-    had, or nobody makes any."""
-
-    @property
-    def certain_ns(self) -> float:
-        """Return the most that is sure to be saved: the loader may not keep up with more."""
-        return self.now - self.made_ns if self.made_ns else math.inf
-
-    def prediction(
-        self, steps: Floats, three: Three, lean: float = 0.0, floor: float = 0.0
-    ) -> Prediction:
-        """Return what the corners of a change come to.
-
-        ``lean`` is what a rank saves that never waits for others, ``floor`` how often batches come.
-        """
-        low, middle, high = (float(step) for step in (steps.min(), steps[1], steps.max()))
-        _, edit, best = three
-        limit, limit_ns = limit_of(self.graph, edit)
-        if floor > limit_ns:
-            limit, limit_ns = "loading", round(floor)
-        # Who waits for a rank that computes longer gains what that one does.
-        own = max(0.0, self.now - middle)
-        more = min(self.waited, max(0.0, max(own, lean) * self.slower - own))
-        low, middle, high = low - more, middle - more, high - more
-        noise = middle * max(self._noise(limit), min(self.error, 0.05))
-        noise = math.hypot(noise, self._off(edit, limit) * (self.now - middle), more)
-        # That the new kernels are slow and the run, too, is less likely than one of both; that all
-        # of some communication hides is not.
-        below = math.hypot((1 if self._hides(edit) else _CORNERS) * (middle - low), noise)
-        stays = high >= self.now * (1 - _CLEAR)  # what may gain nothing is no matter of kernels
-        above = math.hypot((1 if stays else _CORNERS) * (high - middle), noise)
-        saved = self.now - middle
-        least, most = self.now - high, self.now - low
-        if self.made_ns:  # more than that it keeps up with is not known
-            above = max(above, self.made_ns - middle)
-            least = min(least, self.certain_ns)
-        below = min(below, middle - min(middle, self._busy_ns(best)))
-        clear = _CLEAR * self.now
-        verdict = "unclear"
-        if most < -clear:
-            verdict = "loss"
-        elif least >= -clear:
-            # Where most likely nothing is gained, something may be.
-            verdict = "none" if most <= clear else "gain" if saved > clear else "unclear"
-        if verdict == "none" and limit == "loading":
-            # Batches that may not come late every time leave a gain between.
-            between = self._busy_ns(NO_EDIT) - max(self._busy_ns(edit), middle - below)
-            if between > clear:
-                verdict, most = "unclear", between
-        return Prediction(
-            round(middle), round(middle - below), round(middle + above), round(saved), round(least),
-            round(most), verdict, limit, limit_ns,
-        )  # fmt: skip
-
-    def _off(self, edit: Edit, limit: str) -> float:
-        """Return by how much of what it saves a change may be off."""
-        if self._hides(edit) or (limit == "host" and len(edit.gone)):
-            return _OFF_OF_LEAST_KNOWN
-        if len(edit.delta_rows) >= len(self.graph.label) and not edit.is_divided:
-            return _OFF_OF_LATE_HOST
-        return _OFF if len(edit.rows) else _OFF_OF_RECORDED
-
-    def _hides(self, edit: Edit) -> bool:
-        """Tell whether a change is to communication, of which some or all may hide."""
-        return len(edit.rows) > 0 and bool(self.graph.communication[edit.rows].any())
-
-    def _busy_ns(self, edit: Edit) -> float:
-        """Return what no step is shorter than: the longest that a stream computes."""
-        taken = self.graph.duration_ns.copy()
-        taken[edit.rows] = edit.durations_ns
-        taken[np.concatenate([edit.gone, np.flatnonzero(self.graph.communication)])] = 0
-        busy = np.bincount(self.graph.stream, taken).max(initial=0)
-        return float(busy) / self.graph.steps * (1 - 2 * _USUAL_SPREAD)
-
-    def forecast(self) -> Forecast:
-        """Return the run as it is."""
-        limit, limit_ns = limit_of(self.graph, NO_EDIT)
-        steps, kernels = self.graph.steps, len(self.graph.label)
-        error = round(self.error, 5)
-        model = "pauses" if self.graph.coarse else "replay"
-        return Forecast(model, round(self.now), error, steps, kernels, limit, limit_ns, None)
-
-    def _noise(self, limit: str) -> float:
-        """Return how far as many steps to come are from what is foreseen, in nine of ten cases.
-
-        Their mean is by luck as far off as that of the recorded ones. Of few steps the spread is
-        hardly known: it is that of as many more usual ones, too.
-        """
-        graph = self.graph
-        rounds = max((wait.period_spread for wait in graph.host_waits), default=0.0)
-        if limit == "loading" and rounds:
-            return _QUANTILE * rounds
-        steps = 1 if graph.coarse else graph.steps
-        known = _USUAL_STEPS + steps - 1
-        squares = _USUAL_STEPS * _USUAL_SPREAD**2 + (steps - 1) * graph.spread**2
-        quantile = _QUANTILE + 1.52 / known + 1.6 / known**2  # of Student's distribution
-        return quantile * math.sqrt(2 * squares / known / steps * graph.alike)

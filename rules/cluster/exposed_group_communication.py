@@ -180,14 +180,20 @@ def _hiding(role: str, rows: pd.DataFrame) -> str:
 
 
 def _late(ranks: pd.DataFrame) -> list[tuple[str, int, float]]:
-    """Return the last rank of each group in which the others wait, with how long these do."""
-    found = []
+    """Return the last rank of each group in which the others wait, with how long these do.
+
+    A rank that is last in several groups is told once, where the others wait longest.
+    """
+    found: list[tuple[str, int, float]] = []
     for group, own in ranks["elapse_ns"].groupby("group"):
         shortest, longest = float(own.min()), float(own.max())
         if longest and (longest - shortest) / longest > _UNEVEN:
             last = int(own.index.get_level_values("rank").to_numpy()[own.to_numpy().argmin()])
             found.append((str(group), last, longest - shortest))
-    return sorted(found, key=lambda row: -row[2])
+    return sorted(
+        {row[1]: row for row in sorted(found, key=lambda row: row[2])}.values(),
+        key=lambda row: -row[2],
+    )
 
 
 _LATE = "mostly waiting: npufix diagnose DUMP --rank N for the rank that arrives last"

@@ -72,6 +72,9 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
         cause = compare(cluster, late.ranks[0], late.others)
         own = late.medians.loc[list(late.others), "communication_exposed_ns"].median()
         saving = _saving(late, cluster)
+        if _is_of_experts(cause):  # the tokens go to the others: all come to the mean then
+            share = len(late.others) / (len(late.others) + len(late.ranks))
+            saving = round(saving[0] * share), round(saving[1] * share)
         yield ClusterObservation(
             what=_what(late, cause),
             ranks=late.ranks,

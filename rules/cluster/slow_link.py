@@ -182,6 +182,7 @@ def _slow(pairs: pd.DataFrame, transport: str, cluster: Cluster) -> Iterator[Clu
         evidence=tuple(_fact(row) for row in slow.head(_SHOWN).to_dict("records")),
         cost_ns=round(cost),
         saving_ns=(0, round(min(cost, _measure_exposed(cluster)))),
+        lost_ns=round(cost),
         basis="at most what the worst link loses, and no more than what nothing hides",
         is_communication=True,
     )
@@ -271,6 +272,7 @@ def _detours(links: pd.DataFrame, cluster: Cluster) -> Iterator[ClusterObservati
         evidence=tuple(_fact(row) for row in worst.head(_SHOWN).to_dict("records")),
         cost_ns=round(cost),
         saving_ns=(0, round(min(cost, _measure_exposed(cluster)))),
+        lost_ns=round(cost),
         basis="at most what the worst link loses, and no more than what nothing hides",
         is_communication=True,
     )

@@ -43,6 +43,7 @@ from npufix.rules.shared.recording.observing import (
 )
 from npufix.rules.shared.recording.pauses import (
     SHORTEST_PAUSE_NS,
+    ends_step,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
-    from npufix.rules.shared.recording.observing import Integers
+    from npufix.rules.shared.recording.observing import Idle, Integers
 
 _SPAN = ["start_ns", "duration_ns"]
 _CALLS = r"aten::(copy_|to|_to_copy)"
@@ -116,7 +117,8 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
     start = copies["start_ns"].to_numpy().copy()
     end = np.maximum.accumulate(start + copies["duration_ns"].to_numpy())
     start[1:] = np.maximum(start[1:], end[:-1])  # two at a time are one time
-    alone = idle_time(recording, to_marks=True).covered(start, np.maximum(start, end))
+    idle = idle_time(recording, to_marks=True)
+    alone = idle.covered(start, np.maximum(start, end))
     cost = min(per_step(int(alone.sum()), recording), free_ns(recording))
     if share(cost, recording) < LEAST_SHARE:
         return
@@ -136,9 +138,23 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
         basis="at most that time, if the copies are made while the device computes",
         places=places(asked, alone[known], recording),
         host_ops=waits,
+        freed_ns={} if waits else _freed_ns(start, alone, idle, recording),
+        at_least_ns=per_step(int(copies["duration_ns"].sum()), recording),
         is_idle=True,
         advice="" if waits or 2 * alone[known].sum() < alone.sum() else _ASIDE,
     )
+
+
+def _freed_ns(
+    start_ns: Integers, alone_ns: Integers, idle: Idle, recording: Recording
+) -> dict[int, int]:
+    """Return how much sooner the device is free for the kernel behind each idle time."""
+    at = (np.searchsorted(idle.start_ns, start_ns, side="right") - 1).clip(min=0)
+    freed = np.bincount(at, alone_ns, len(idle.start_ns)).astype(np.int64)
+    freed = np.where(ends_step(recording, idle), 0, freed)
+    own = np.flatnonzero(freed)
+    labels = recording.kernels.index.to_numpy()[idle.next_kernel[own]]
+    return dict(zip(labels.tolist(), freed[own].tolist(), strict=True))
 
 
 def _blocking(

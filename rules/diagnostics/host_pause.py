@@ -40,6 +40,7 @@ from npufix.rules.shared.recording.observing import (
     host_calls,
     is_named,
     measure_covered_ns,
+    outermost_operators,
     per_step,
     places,
     share,
@@ -223,6 +224,8 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         )
     last = ends_step(recording, pauses.idle)[gaps]
     rows, spent = behind[~last], waited[~last]
+    if not name:
+        rows = _first_calls(gaps[~last], pauses, rows, recording.host_ops)
     if is_operator:
         rows = _every_call(name, gaps, pauses, recording.host_ops)
         spent = rows["duration_ns"].to_numpy()
@@ -231,7 +234,11 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         what=what,
         evidence=(
             ("longest pause", milliseconds(waited.max())),
-            *(() if name else (("the lines", "those of the first kernel behind each pause"),)),
+            *(
+                ()
+                if name
+                else (("the lines", "those of the first call or kernel behind each pause"),)
+            ),
         ),
         cost_ns=cost,
         saving_ns=(0, cost),
@@ -245,6 +252,28 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         advice=advice,
         gpu_advice=advice.replace("PYTORCH_NPU", "PYTORCH_CUDA"),
     )
+
+
+def _first_calls(
+    gaps: Integers, pauses: Pauses, behind: pd.DataFrame, ops: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the operators with which the host goes on, else the kernels ``behind`` the pauses.
+
+    An optimizer on the host takes 70 ms, then weights are copied, and then comes the first kernel
+    of the next step: the lines of the copies say where.
+    """
+    own = outermost_operators(ops)
+    starts = ops["start_ns"].to_numpy()[own]
+    ends = starts + ops["duration_ns"].to_numpy()[own]
+    found = []
+    for begin, end in zip(pauses.idle.start_ns[gaps], pauses.idle.end_ns[gaps], strict=True):
+        first, last = np.searchsorted(ends, begin), np.searchsorted(starts, end)
+        free = np.append(starts[first:last], end) - np.append(begin, ends[first:last])
+        at = int(free.argmax())
+        found.append(int(own[first + at]) if at < last - first else -1)
+    if -1 in found or (ops["path"].iloc[found] == "").any():
+        return behind
+    return ops.iloc[found]
 
 
 def _only(pauses: Pauses, rows: Integers) -> Integers:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.rules.diagnostic import Recording
-    from npufix.rules.shared.recording.observing import Idle
+    from npufix.rules.shared.recording.observing import Idle, Integers
 
 _WAITING_TYPES = r"NonZero(V\d)?|MaskedSelect(V\d)?|Unique\w*"
 _PLACE = ["path", "line"]
@@ -125,7 +125,8 @@ def _lost_leads(
     launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
     late = np.where((launched >= 0) & (gaps < SHORTEST_PAUSE_NS), launched - idle.start_ns, 0)
     # Behind 40 boolean indices, 0.3 ms each, launches are late for their sake.
-    waited = max(0, per_step(int(np.clip(late, 0, gaps).sum()), recording) - explained_ns)
+    late = np.clip(late, 0, gaps)
+    waited = max(0, per_step(int(late.sum()), recording) - explained_ns)
     # ``.item()`` is a copy within a read: what is around it tells, and both go.
     calls = blocking_calls(recording).sort_values("duration_ns", ascending=False, kind="stable")
     for name in calls["name"].astype(str).unique().tolist():
@@ -134,7 +135,10 @@ def _lost_leads(
         rows = rows[[place not in told for place in _places_of(rows)]].sort_index()
         told |= set(_places_of(rows))
         held = per_step(int(rows["duration_ns"].sum()), recording)
-        cost = min(held, waited)
+        # The copy within a read goes with it.
+        gone = set(_places_of(rows))
+        others = calls[[place not in gone for place in _places_of(calls)]]
+        cost = min(per_step(_lost_ns(rows, others, idle, late), recording), waited)
         if share(cost, recording) < LEAST_SHARE:
             continue
         count = format_count(len(rows) / max(1, recording.step_count), "time")
@@ -153,6 +157,24 @@ def _lost_leads(
             is_divided=True,
         )
         yield name, seen
+
+
+def _lost_ns(rows: pd.DataFrame, others: pd.DataFrame, idle: Idle, late_ns: Integers) -> int:
+    """Return how long launches are late behind some calls, up to the next one of the others.
+
+    What is late before the first call is behind the last one of the step before.
+    """
+    starts = np.concatenate([rows["start_ns"].to_numpy(), others["start_ns"].to_numpy()])
+    if not len(rows):
+        return 0
+    held = np.append(rows["duration_ns"].to_numpy(), np.zeros(len(others), np.int64))
+    order = np.argsort(starts, kind="stable")
+    is_own = order < len(rows)
+    part = np.cumsum(~is_own)
+    before = np.searchsorted(starts[order], idle.end_ns, side="right") - 1
+    behind = is_own[before]
+    late = np.bincount(part[before[behind]], late_ns[behind], len(others) + 1)
+    return int(np.minimum(np.bincount(part, held[order], len(others) + 1), late).sum())
 
 
 def _places_of(calls: pd.DataFrame) -> list[tuple[object, ...]]:

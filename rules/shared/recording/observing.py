@@ -102,11 +102,12 @@ def _changes(keys: list[Integers]) -> NDArray[np.bool_]:
     return changed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Idle:
     """Times in which a device does nothing, in order; ``next_kernel`` is a row of the kernels.
 
-    Where the last step ends with one, it is the row of the last kernel, which ran before.
+    Where the last step ends with one, it is the row of the last kernel, which ran before. Two are
+    equal where they are the same one, so that what is asked about it can be kept.
     """
 
     start_ns: Integers

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.evidence.steady_steps import find_cut_off, split_steps
+from npufix.advisor.evidence.steady_steps import are_varied, find_cut_off, split_steps
 
 MS = 1_000_000
 
@@ -141,3 +141,19 @@ def test_cut_off_steps_are_left_out_and_said() -> None:
     kept, (odd,) = split_steps(steps_of(100, 30), cut_off=[1])
     assert list(kept["step"]) == [0]
     assert (odd.step, odd.reason, odd.ratio) == (1, "outlier", pytest.approx(0.3))
+
+
+def test_where_inputs_are_varied_no_step_is_odd_for_what_it_computes() -> None:
+    steps = steps_of(100, 40, 41, 110).assign(free_ns=4 * MS)
+    steps.loc[2, "free_ns"] = 90 * MS
+    kernels = pd.DataFrame(
+        {
+            "step": pd.array([0, 0, 1, 1, 2, 2, 3, 3], dtype="Int64"),
+            "input_shapes": pd.Categorical([*"abcdefgh"]),
+            "communication": False,
+        }
+    )
+    assert are_varied(kernels)
+    assert not are_varied(kernels.assign(input_shapes=pd.Categorical(["", *"aaaaaaa"])))
+    _, left_out = split_steps(steps, varied=True)
+    assert [step.step for step in left_out] == [2]

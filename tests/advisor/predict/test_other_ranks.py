@@ -16,8 +16,11 @@ from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
-from npufix.advisor.predict import what_if
+from npufix.advisor.predict import intervals
+from npufix.advisor.predict.changes import edits
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
+from npufix.advisor.predict.recorded import step_graph
+from npufix.advisor.predict.replay import NO_EDIT, replay
 from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.reports.report import CAUSE, Fact, Saving
@@ -144,7 +147,7 @@ def test_what_a_late_host_becomes_is_less_sure_than_a_recorded_pause(
     no_wait = pd.Series({_LINK: 0.0})
     others = OtherRanks(no_wait, no_wait, rank=0)
     found = predict(evidence, [told], 0, others=others)
-    monkeypatch.setattr(what_if, "_OFF_OF_LATE_HOST", 0.0)
+    monkeypatch.setattr(intervals, "_OFF_OF_LATE_HOST", 0.0)
     narrow = predict(evidence, [told], 0, others=others)
     assert found is not None
     assert narrow is not None
@@ -163,6 +166,48 @@ def test_what_a_slow_link_costs_goes_from_the_collectives() -> None:
     assert found is not None
     assert found.alone[0].saved_ns == pytest.approx(800_000, rel=0.1)
     assert found.alone[0].step_high_ns > found.forecast.now_ns - 100_000, "at most"
+    hidden = replace(told, lost_ns=1_200_000)
+    whole = predict(gather_evidence(job.profile(), {}), [hidden], 0, others=others)
+    assert whole is not None
+    assert 800_000 < whole.alone[0].saved_ns < 1_200_000
+
+
+def test_a_wait_for_another_stage_is_shorter_where_that_changes_alike() -> None:
+    regime = Regime(2.0, link_us=400.0)
+    job = regime.run()
+    evidence = gather_evidence(job.profile(), {})
+    waits = pd.Series({_LINK: 300_000.0}), pd.Series({_LINK: 0.0})
+    kernels = evidence.kernels
+    keys = zip(kernels["type"].astype(str), kernels["input_shapes"].astype(str), strict=True)
+    alike = dict.fromkeys(keys, 1.0)
+    norm = item(job, "norm", norm_us(regime))
+    alone, same, other = (
+        predict(evidence, [norm], 0, others=OtherRanks(*waits, 1.0, 0, stages, kinds))
+        for stages, kinds in (
+            (frozenset[str](), {}),
+            (frozenset({_LINK}), alike),
+            (frozenset({_LINK}), dict.fromkeys(alike, 0.0)),
+        )
+    )
+    assert alone is not None
+    assert same is not None
+    assert other is not None
+    assert same.alone[0].saved_ns > 1.05 * alone.alone[0].saved_ns
+    assert other.alone[0].saved_ns == alone.alone[0].saved_ns
+
+
+def test_a_copy_that_runs_beside_no_longer_holds_up_a_kernel() -> None:
+    graph = step_graph(gather_evidence(Regime(2.0).run().profile(), {}), 0)
+    assert graph is not None
+    row = len(graph.label) // 2
+    gap = graph.gap_ns.copy()
+    gap[row] += 500_000
+    held = replace(graph, gap_ns=gap)
+    freed = {int(graph.label[row]): 500_000}
+    none, likely, _ = edits(held, Change(frozenset(), keeps=(1.0, 0.0, 0.0), freed_ns=freed))
+    assert none.is_empty
+    now, beside = replay(held, [NO_EDIT, likely])[0].tolist()
+    assert 0 < now - beside <= 500_000 / graph.steps
 
 
 def test_collectives_that_are_joined_are_launched_less_often() -> None:

@@ -71,6 +71,7 @@ def test_copies_of_an_npu_cost_the_time_in_which_no_kernel_runs(
     expected = [(told * MS, "a.py", 3)] if told else []
     assert [(o.cost_ns, o.places[0].path, o.places[0].line) for o in found] == expected
     assert not any(o.host_ops for o in found), "the call had returned"
+    assert [dict(o.freed_ns) for o in found] == [{1: told * MS}] * bool(told)
     assert all("stream of its own" in o.advice for o in found)
     asks[0]["duration_ns"] = 70 * MS
     blocked = list(check(recording(kernels, asks, copies=copies, step_ns=25 * MS)))

@@ -229,6 +229,17 @@ def test_a_read_that_takes_the_lead_of_the_host_is_told(held: int, told: int) ->
         assert seen.host_ops == {0, 1}
 
 
+def test_a_read_takes_the_lead_up_to_the_next_call_that_waits() -> None:
+    # An optimizer ends with a read of 3 ms; then each expert asks for its rows.
+    rows = in_a_row([3 * MS, *[10 * US] * 60], 20 * US)
+    rows = [{**row, "launch_ns": row["start_ns"] - 5 * US} for row in rows]
+    asks = [call("aten::nonzero", 3 * MS + at * 90 * US, 16 * US, line=7) for at in range(1, 20)]
+    read = call("aten::_local_scalar_dense", 10 * US, 3 * MS)
+    looked_at = recording(rows, [read, *asks], step={"free_ns": 2 * MS}, step_ns=10 * MS)
+    found = {seen.what.split()[0]: seen for seen in synchronising_operator.check(looked_at)}
+    assert "aten::_local_scalar_dense" not in found
+
+
 def test_a_longer_step_that_changes_no_average_is_not_told() -> None:
     looked_at = replace(recording(step_ns=20 * MS, step_count=999), outliers={9: 30 * MS})
     assert list(longer_steps.check(looked_at)) == []
