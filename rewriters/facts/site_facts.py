@@ -89,10 +89,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def size(self, name: str, dim: int) -> int | None:
         """Return the length of one dimension, if it is a known number."""
         node = self.match.bindings[name]
-        if dim == _LAST:
-            return self.shapes.last(node)
+        if dim < 0:
+            return self.shapes.length_from_end(node, dim)
         shape = self.shapes.shape(node)
-        return shape[dim] if shape is not None and -len(shape) <= dim < len(shape) else None
+        return shape[dim] if shape is not None and dim < len(shape) else None
 
     def is_tensor(self, name: str) -> bool | None:
         """Tell whether the value is a torch tensor."""
