@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 _LAST, _BEFORE_LAST = -1, -2
+_PARTS = frozenset({Op.CAST, Op.GETITEM, Op.ITEM, "chunk", "split", "unbind", "unsqueeze"})
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -129,6 +130,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose."""
         return any(n.op in {"data", "detach"} for n in self.match.bindings[name].walk())
+
+    def is_projected(self, name: str) -> bool:
+        """Tell whether a layer computes the value, or the whole that it is a part of."""
+        return _is_projected(self.match.bindings[name])
 
     def is_buffer(self, name: str) -> bool | None:
         """Tell whether a tensor belongs to a module and takes no gradient."""
@@ -298,7 +303,8 @@ class SourceFacts(ValueKinds, AttentionFacts):
             if n.op not in _METADATA and n not in same and not same.isdisjoint(n.args)
         }  # fmt: skip
         scales = [arg for n in users if n.op == "mul" for arg in n.args]
-        if not any(arg not in same and not self.shapes.is_number(arg) for arg in scales):
+        own = [arg for arg in scales if arg not in same and not self.shapes.is_number(arg)]
+        if not own or any(map(_is_projected, own)):
             return False
         if any(seen.node in same for seen in self.flow.observables):
             return False
@@ -389,3 +395,9 @@ def _counts_from_end(node: Node) -> bool:
     return node.op == "adjoint" or (
         whole and ((max(dims) < 0 and _BEFORE_LAST in dims) or max(dims) > 1)
     )
+
+
+def _is_projected(node: Node) -> bool:
+    while node.op in _PARTS and node.args:
+        node = node.args[0]
+    return node.op in {"linear", "module:Linear"}

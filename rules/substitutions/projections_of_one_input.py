@@ -75,6 +75,9 @@ class CrossAttention(nn.Module):
     def forward(self, x, context):
         return self.to_q(x), self.to_k(context), self.to_v(context)
 """
+_KEY_WITHOUT_BIAS = _SELF.replace(
+    "self.key(hidden_states)", "nn.functional.linear(hidden_states, self.key.weight)"
+)
 
 RULE = Substitution(
     id="NPU176",
@@ -179,5 +182,9 @@ class Mlp(nn.Module):
         return self.c(self.b(self.a(x)))
 """,
     ),
-    rewritten=(Rewritten(_SELF, _SELF), Rewritten(_CROSS, _CROSS)),
+    rewritten=(
+        Rewritten(_SELF, _SELF),
+        Rewritten(_CROSS, _CROSS),
+        Rewritten(_KEY_WITHOUT_BIAS, _KEY_WITHOUT_BIAS),
+    ),
 )
