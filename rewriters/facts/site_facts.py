@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LAST, _BEFORE_LAST = -1, -2
 _PARTS = frozenset({Op.CAST, Op.GETITEM, Op.ITEM, "chunk", "split", "unbind", "unsqueeze"})
+_PROJECTIONS = frozenset({"linear", "module:Linear"})
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -400,4 +401,4 @@ def _counts_from_end(node: Node) -> bool:
 def _is_projected(node: Node) -> bool:
     while node.op in _PARTS and node.args:
         node = node.args[0]
-    return node.op in {"linear", "module:Linear"}
+    return node.op in _PROJECTIONS
