@@ -140,6 +140,9 @@ class Site(Protocol):
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose (``.data``, ``.detach()``)."""
 
+    def is_projected(self, name: str) -> bool:
+        """Tell whether a linear layer computes the value, or the whole that it is a part of."""
+
     def is_buffer(self, name: str) -> bool | None:
         """Tell whether a tensor belongs to a module and takes no gradient."""
 

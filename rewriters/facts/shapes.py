@@ -333,9 +333,10 @@ class Shapes:
         items = index.args if index.op == Op.TUPLE else (index,)
         return all(i.op == Op.SLICE or (i.op == Op.CONST and i.value is Ellipsis) for i in items)
 
-    def last(self, node: Node) -> int | None:
-        """Return the length of the last dimension, if it is a known number."""
-        return self._length(node, -1)
+    def length_from_end(self, node: Node, dim: int) -> int | None:
+        """Return the length of dimension ``dim``, which is negative, if it is a known number."""
+        rank = self.rank(node)
+        return None if isinstance(rank, int) and rank < -dim else self._length(node, dim)
 
     def _broadcast_all(self, args: tuple[Node, ...]) -> Rank:
         ranks = {self.rank(a) for a in args if not (self.is_number(a) or _is_new_axis(a))}

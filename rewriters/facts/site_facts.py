@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 _LAST, _BEFORE_LAST = -1, -2
+_PARTS = frozenset({Op.CAST, Op.GETITEM, Op.ITEM, "chunk", "split", "unbind", "unsqueeze"})
+_PROJECTIONS = frozenset({"linear", "module:Linear"})
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -89,10 +91,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def size(self, name: str, dim: int) -> int | None:
         """Return the length of one dimension, if it is a known number."""
         node = self.match.bindings[name]
-        if dim == _LAST:
-            return self.shapes.last(node)
+        if dim < 0:
+            return self.shapes.length_from_end(node, dim)
         shape = self.shapes.shape(node)
-        return shape[dim] if shape is not None and -len(shape) <= dim < len(shape) else None
+        return shape[dim] if shape is not None and dim < len(shape) else None
 
     def is_tensor(self, name: str) -> bool | None:
         """Tell whether the value is a torch tensor."""
@@ -129,6 +131,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose."""
         return any(n.op in {"data", "detach"} for n in self.match.bindings[name].walk())
+
+    def is_projected(self, name: str) -> bool:
+        """Tell whether a layer computes the value, or the whole that it is a part of."""
+        return _is_projected(self.match.bindings[name])
 
     def is_buffer(self, name: str) -> bool | None:
         """Tell whether a tensor belongs to a module and takes no gradient."""
@@ -298,7 +304,8 @@ class SourceFacts(ValueKinds, AttentionFacts):
             if n.op not in _METADATA and n not in same and not same.isdisjoint(n.args)
         }  # fmt: skip
         scales = [arg for n in users if n.op == "mul" for arg in n.args]
-        if not any(arg not in same and not self.shapes.is_number(arg) for arg in scales):
+        own = [arg for arg in scales if arg not in same and not self.shapes.is_number(arg)]
+        if not own or any(map(_is_projected, own)):
             return False
         if any(seen.node in same for seen in self.flow.observables):
             return False
@@ -389,3 +396,9 @@ def _counts_from_end(node: Node) -> bool:
     return node.op == "adjoint" or (
         whole and ((max(dims) < 0 and _BEFORE_LAST in dims) or max(dims) > 1)
     )
+
+
+def _is_projected(node: Node) -> bool:
+    while node.op in _PARTS and node.args:
+        node = node.args[0]
+    return node.op in _PROJECTIONS

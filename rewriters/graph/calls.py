@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import chunks, operators
@@ -302,6 +303,29 @@ class CallReader:
         equation = self.state.graph.constant(letters)
         return tensor_op(self.state.graph, "einsum", [equation, *operands], {}, self.state.epoch)
 
+    def _of_einops(self, name: str, args: list[Node], keywords: dict[str, Node]) -> Node:
+        """Read what einops makes of a tensor, which has as many dimensions as the text says.
+
+        ``repeat(x, "b n -> b n d", d=4)`` is ``x[..., None].expand(-1, -1, 4)``.
+        """
+        graph, epoch = self.state.graph, self.state.epoch
+        plain = len(args) == 2 and args[0].op not in {Op.LIST, Op.TUPLE}  # noqa: PLR2004
+        before, arrow, after = str(args[1].value).partition("->") if plain else ("",) * 3
+        if not arrow or "..." in before:
+            return tensor_op(graph, name, args, keywords, epoch)
+        rank = len(re.sub(r"\([^)]*\)", " 1 ", before).split())
+        self.state.ranks = {**self.state.ranks, args[0]: rank}
+        kept, made = before.split(), after.split()
+        new = made[len(kept) :]
+        named = all(n.isidentifier() for n in made) and len(set(made)) == len(made)
+        if not (new and named and kept == made[: len(kept)] and {*new} == {*keywords}):
+            return tensor_op(graph, name, args, keywords, epoch)
+        wide, same = args[0], graph.constant(-1)
+        for _ in new:
+            wide = tensor_op(graph, "unsqueeze", [wide, same], {}, epoch)
+        sizes = [*(same for _ in kept), *map(keywords.__getitem__, new)]
+        return tensor_op(graph, "expand", [wide, *sizes], {}, epoch)
+
     def _python(self, code: ast.Call, name: str) -> Node:
         args, keywords = self.expressions.arguments(code)
         if name in {"getattr", "hasattr"}:
@@ -343,6 +367,8 @@ class CallReader:
             return self.state.about(Op.RANK, args[0])
         if "**" in keywords or any(arg.op == Op.STAR for arg in args):
             node = self.state.op(f"{name}(*)", *args, *keywords.values(), value=tuple(keywords))
+        elif name.startswith("einops."):
+            node = self._of_einops(name, args, keywords)
         else:
             node = tensor_op(self.state.graph, name, args, keywords, self.state.epoch)
         if name in operators.FRESH:

@@ -2,8 +2,9 @@
 
 What: neighbours in a query or key are taken as the two parts of complex numbers, which are multiplied
 by a table of ``torch.polar``: ``view_as_real(view_as_complex(x) * freqs).flatten(3)``, as in the
-reference code of Llama and in many video models, or the two halves are, as in that of Gemma; or they are multiplied by matrices two by two,
-``freqs[..., 0] * x[..., 0] + freqs[..., 1] * x[..., 1]``, as in FLUX and what came after it.
+reference code of Llama and in many video models, or the two halves are, as in that of Gemma; or they
+are multiplied by matrices two by two, ``freqs[..., 0] * x[..., 0] + freqs[..., 1] * x[..., 1]``, as in
+FLUX and what came after it, or ``(x * freqs).sum(-1)``, as in Meta Lingua.
 
 Why it is slow on the NPU: products of complex numbers have no kernel of the vector core: they run on
 the AI CPU or not at all, and casts and copies stand around them. ``npu_rotary_mul`` turns real
@@ -98,6 +99,33 @@ def turned_by_matrices(x: Tensor, freqs: Buffer) -> Tensor:
     )
 
 
+def summed_matrices(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn pairs of neighbours by such a table, and add up what each row makes of them."""
+    pairs = either(
+        x.reshape(*x.shape[:-1], -1, 1, 2),
+        x.view(*x.shape[:-1], -1, 1, 2),
+        x.to(torch.float32).reshape(*x.shape[:-1], -1, 1, 2),
+    )
+    turned = either((pairs * freqs).sum(-1), (pairs * freqs).sum(5))
+    return either(turned.flatten(3), turned.flatten(-2))
+
+
+def summed_rows(z: Tensor, freqs: Buffer) -> Tensor:
+    """Turn pairs that somebody else needs as well: to give a table their dimensions."""
+    turned = (z * freqs).sum(5)  # of five dimensions nothing else is likely
+    return either(turned.flatten(3), turned.flatten(-2))
+
+
+def fused_rows(z: Tensor, freqs: Buffer) -> Tensor:
+    """Turn the pairs, which are neighbours in memory already."""
+    return torch_npu.npu_rotary_mul(
+        z.float().flatten(-3),
+        freqs[..., 0, 0].repeat_interleave(2, -1),
+        freqs[..., 1, 0].repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    )
+
+
 def fused_matrices(x: Tensor, freqs: Buffer) -> Tensor:
     """Turn pairs of neighbours with one kernel and the first columns of the matrices."""
     return torch_npu.npu_rotary_mul(
@@ -187,6 +215,12 @@ def matrix_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": drawn["x"].transpose(1, 2).contiguous(), "freqs": freqs}
 
 
+def rows(draw: Draw) -> dict[str, Any]:
+    """Return pairs as rows, and the matrices of one sequence."""
+    drawn = matrix_inputs(draw)
+    return {"z": drawn["x"].unflatten(-1, (-1, 1, 2)), "freqs": drawn["freqs"]}
+
+
 def numbers(draw: Draw) -> dict[str, Any]:
     """Return complex numbers, and the table of one sequence."""
     import torch
@@ -243,6 +277,22 @@ ROTATIONS = Condition(
     lambda site: None if site.size("freqs", 0) in {None, 1} else False,
 )
 
+
+def _are_pairs(site: Site) -> bool | None:
+    sizes = site.size("z", -2), site.size("z", -1)
+    cut = (site.operator("z") or "").startswith(("reshape", "view"))
+    return True if sizes == (1, 2) else None if cut and sizes == (None, None) else False
+
+
+PAIRS = Condition(
+    "pairs-as-rows", "the last dimensions of z are 1 and 2: pairs of neighbours", _are_pairs
+)
+LIMITS_OF_PAIRS = replace(
+    LIMITS,
+    text="z has six dimensions, the third from behind below 448; batch and heads are below 1000",
+    holds=lambda site: False if site.ndim("z") not in {None, _DIMENSIONS + 2} else None,
+)
+
 RULE = Substitution(
     id="NPU180",
     name="complex-rotary-embedding",
@@ -253,6 +303,8 @@ RULE = Substitution(
         Form(
             turned_by_matrices, fused_matrices, matrix_inputs, (LIMITS_OF_X, WITHIN_ONE, ROTATIONS)
         ),
+        Form(summed_matrices, fused_matrices, matrix_inputs, (LIMITS_OF_X, WITHIN_ONE, ROTATIONS)),
+        Form(summed_rows, fused_rows, rows, (PAIRS, LIMITS_OF_PAIRS, WITHIN_ONE, ROTATIONS)),
         Form(complex_halves, fused_halves, half_inputs, (LIMITS_OF_X, WITHIN_ONE, ONE_TABLE)),
         Form(stacked_halves, fused_stacked, stacked_inputs, (LIMITS_OF_X, WITHIN_ONE, ONE_TABLE)),
         Form(complex_numbers, fused_numbers, numbers, (TABLE, NUMBERS, WITHIN_ONE, INTERLEAVE)),
@@ -272,6 +324,18 @@ RULE = Substitution(
 def rotate(x: torch.Tensor, freqs: torch.Tensor):
     pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
     return (freqs[..., 0] * pairs[..., 0] - freqs[..., 1] * pairs[..., 1]).reshape(*x.shape)
+""",
+        # the columns are added up
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    pairs = x.reshape(*x.shape[:-1], -1, 1, 2)
+    return (pairs * freqs).sum(-2).flatten(3)
+""",
+        # a weighed sum of what is no pair
+        """
+def pool(x: torch.Tensor, weights: torch.Tensor):
+    parts = x.view(*x.shape[:3], -1, 4, 2)
+    return (parts * weights).sum(5).flatten(3), (x * weights).sum(5).flatten(3)
 """,
         # the parts are exchanged
         """
@@ -316,6 +380,27 @@ def apply_rope(xq: Tensor, freqs_cis: Tensor):
         freqs_cis[..., 1, 0].repeat_interleave(2, -1),
         rotary_mode="interleave",
     ).type_as(xq)
+""",
+        ),
+        Rewritten(
+            """
+def apply_rotary_emb(xq: torch.Tensor, seq_dim: int, freqs_cis: torch.Tensor):
+    xq_ = xq.reshape(*xq.shape[:-1], -1, 1, 2)
+    freqs_cis = reshape_for_broadcast(freqs_cis, xq_, seq_dim).float()
+    xq_out = (xq_ * freqs_cis).sum(5).flatten(3)
+    return xq_out.type_as(xq)
+""",
+            """
+def apply_rotary_emb(xq: torch.Tensor, seq_dim: int, freqs_cis: torch.Tensor):
+    xq_ = xq.reshape(*xq.shape[:-1], -1, 1, 2)
+    freqs_cis = reshape_for_broadcast(freqs_cis, xq_, seq_dim).float()
+    xq_out = torch_npu.npu_rotary_mul(
+        xq_.float().flatten(-3),
+        freqs_cis[..., 0, 0].repeat_interleave(2, -1),
+        freqs_cis[..., 1, 0].repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    )
+    return xq_out.type_as(xq)
 """,
         ),
         Rewritten(

@@ -254,6 +254,17 @@ def build(name, model):
 """,
     ),
     rewritten=(
+        # the parameters too
+        Rewritten(
+            """
+def build(options):
+    return torch.optim.AdamW(**options)
+""",
+            """
+def build(options):
+    return torch.optim.AdamW(**options, fused=True)
+""",
+        ),
         # beside it, by another name, what NVIDIA's apex fuses
         Rewritten(
             """

@@ -30,6 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution, either
 from npufix.rules.substitutions.eager_rotary_embedding_examples import REWRITTEN
+from npufix.rules.substitutions.eager_rotary_embedding_forms import (
+    either_way,
+    flagged,
+    fused_either_way,
+    fused_either_way_promoted,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -244,6 +250,16 @@ def scaled_inputs(draw: Draw) -> dict[str, Any]:
     return {**inputs(draw), "scale": draw.choice([1.0, 0.7])}
 
 
+def flagged_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a flag for the layout besides."""
+    return flagged(pair_inputs(draw), draw)
+
+
+def promoting_flagged_inputs(draw: Draw) -> dict[str, Any]:
+    """Return such a flag, and cosines in the dtype of the query or in float32."""
+    return flagged(promoting_pair_inputs(draw), draw)
+
+
 def scaled_pair_inputs(draw: Draw) -> dict[str, Any]:
     """Return what scales them besides one sequence of cosines."""
     return {**pair_inputs(draw), "scale": draw.choice([1.0, 0.7])}
@@ -375,6 +391,13 @@ RULE = Substitution(
             promoting_narrow_pair_inputs,
             (*PROMOTED, INTERLEAVE),
         ),
+        Form(either_way, fused_either_way, flagged_inputs, (*HALF, INTERLEAVE)),
+        Form(
+            either_way,
+            fused_either_way_promoted,
+            promoting_flagged_inputs,
+            (*PROMOTED, INTERLEAVE),
+        ),
         Form(halves_scaled, fused_scaled, scaled_inputs, HALF),
         Form(pairs_scaled, fused_pairs_scaled, scaled_pair_inputs, (*HALF, INTERLEAVE)),
     ),
@@ -409,15 +432,14 @@ def apply_rotary(x: torch.Tensor, freqs: torch.Tensor):
     x_ = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(x_ * freqs).flatten(3).type_as(x)
 """,
-        # a flag decides about the layout at run time: Megatron
+        # a flag decides about the layout, and one way lacks its sign
         """
 def rotate_half(x, interleaved):
     if not interleaved:
         x1, x2 = torch.chunk(x, 2, dim=-1)
         return torch.cat((-x2, x1), dim=-1)
-    x1 = x[:, :, :, ::2]
-    x2 = x[:, :, :, 1::2]
-    return torch.stack((-x2, x1), dim=-1).view(x.shape[0], x.shape[1], x.shape[2], -1)
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    return torch.stack((x2, x1), dim=-1).flatten(-2)
 
 
 def apply_rotary(x, cos, sin, interleaved):

@@ -5,7 +5,8 @@ that is added up, where each operand has an index of its own; one matrix for a w
 graph convolutions; images whose channels are weighed, as in the masks of MaskFormer. Indices that lie
 together everywhere count as one: ``sec,sm->ecm`` and ``sec,ecm->sm`` of tokens that go to experts and
 back, ``bshc,btc->bsht`` of all heads and one key. Matrices times vectors (``bij,bj->bi``), and three
-operands, ``bij,bjk,bkl->bil``, from left to right. The einsum of einops, whose equation comes last,
+operands, ``bij,bjk,bkl->bil``, from left to right. Operands and results that lie the other way are
+turned, as einsum turns them. The einsum of einops, whose equation comes last,
 and ``contract`` of opt_einsum, too.
 
 Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host;
@@ -293,6 +294,28 @@ def state(keys: torch.Tensor, values: torch.Tensor):
             """
 def state(keys: torch.Tensor, values: torch.Tensor):
     return torch.matmul(keys.permute(1, 2, 3, 0), values.permute(1, 2, 0, 3))
+""",
+        ),
+        # no result is named: what is there once, in the order of the alphabet
+        Rewritten(
+            """
+def rotate(rotations: torch.Tensor, points: torch.Tensor):
+    return torch.einsum("...ij,...j", rotations, points)
+""",
+            """
+def rotate(rotations: torch.Tensor, points: torch.Tensor):
+    return torch.matmul(rotations, points.unsqueeze(-1)).squeeze(-1)
+""",
+        ),
+        # a result that einsum turns as well
+        Rewritten(
+            """
+def outgoing(a: torch.Tensor, b: torch.Tensor):
+    return torch.einsum("bikd,bjkd->bijd", a, b)
+""",
+            """
+def outgoing(a: torch.Tensor, b: torch.Tensor):
+    return torch.matmul(a.permute(0, 3, 1, 2), b.transpose(1, 3)).permute(0, 2, 3, 1)
 """,
         ),
         # a batch of matrices that stands for all of a larger one; columns of two dimensions

@@ -87,6 +87,32 @@ def f(x: torch.Tensor, index: torch.Tensor):
 )
 
 REWRITTEN = (
+    # by einops, which says that the index has two dimensions
+    Rewritten(
+        """
+from einops import repeat
+
+
+def rows(x: torch.Tensor, index: torch.Tensor):
+    index = repeat(index, "b n -> b n d", d=x.shape[-1])
+    return x.gather(1, index)
+""",
+        """
+from einops import repeat
+
+
+def rows(x: torch.Tensor, index: torch.Tensor):
+    starts = (
+        torch.arange(index.size(0), device=index.device).unsqueeze(1)
+        * x.size(1)
+    )
+    return (
+        x.flatten(0, 1)
+        .index_select(0, (index + starts).flatten())
+        .reshape(*index.shape, x.size(2))
+    )
+""",
+    ),
     Rewritten(
         """
 def f(logit: torch.Tensor, target: torch.Tensor, eps: float):

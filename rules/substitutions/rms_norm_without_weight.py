@@ -226,6 +226,34 @@ def f(x: torch.Tensor, eps: float):
 """,
     ),
     rewritten=(
+        # a gain for each row, of what the layer is conditioned on
+        Rewritten(
+            """
+class AdaRMSNorm(nn.Module):
+    def __init__(self, dim, emb_dim, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Linear(emb_dim, dim)
+
+    def forward(self, x, c):
+        output = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
+        return (output * self.weight(c).float()).type_as(x)
+""",
+            """
+class AdaRMSNorm(nn.Module):
+    def __init__(self, dim, emb_dim, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Linear(emb_dim, dim)
+
+    def forward(self, x, c):
+        output = x.float()
+        output = torch_npu.npu_rms_norm(
+            output, output.new_ones(output.shape[-1]), epsilon=self.eps
+        )[0]
+        return (output * self.weight(c).float()).type_as(x)
+""",
+        ),
         Rewritten(
             """
 def unit(q: torch.Tensor):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MATRIX = 2
+_MOST_TURNS = 3
+"""Einsum turns as much, but a text of more is hard to read."""
 _TURNS = re.compile(r"\.permute\(|\.transpose\((?!-2, -1\))")
 _COMPLEX = re.compile(r"\b(complex|polar|view_as_complex|i?r?fft\w*)\b")
 
@@ -50,18 +52,10 @@ def _propose(
         return
     *parts, out = re.split(",|->", equation.replace(" ", ""))
     shared = {*out}.intersection(*parts)
-    turns = bool(shared and _TURNS.search(text)) or ".permute(" in text
-    if turns and (not _ends_in(text, product) or "oftmax" in here.text(here.flow.function)):
-        return  # einsum turns as much, and is easier to read
+    turns = len(_TURNS.findall(text))
+    if turns > _MOST_TURNS or (shared and turns and "oftmax" in here.text(here.flow.function)):
+        return  # what is turned for attention is for the fused operator to take as it lies
     yield put(here, call, text, form="scores" if shared else "graph")
-
-
-def _ends_in(text: str, product: str) -> bool:
-    """Tell whether a product is what comes last: nothing turns its result."""
-    match ast.parse(text, mode="eval").body:
-        case ast.Call(function):
-            return ast.unparse(function) == product
-    return False
 
 
 def _are_tensors(here: Surroundings, einsum: ast.expr, operands: Sequence[ast.expr]) -> bool:
@@ -76,12 +70,20 @@ def _read_einsum(here: Surroundings, call: ast.Call) -> tuple[str, list[ast.expr
     """Return the equation and the operands of an einsum of torch or of einops, none of others."""
     match here.flow.names.dotted(call.func), call.args:
         case "torch.einsum", [ast.Constant(str(equation)), ast.Tuple(parts) | ast.List(parts)]:
-            return equation, parts
+            return _with_result(equation), parts
         case "torch.einsum", [ast.Constant(str(equation)), *parts]:
-            return equation, parts
+            return _with_result(equation), parts
         case "einops.einsum", [*parts, ast.Constant(str(words))]:
             return spell_with_letters(words) or "", parts
     return "", []
+
+
+def _with_result(equation: str) -> str:
+    """Return ``...ij,...j->...i`` for ``...ij,...j``: what is there once, capitals first."""
+    if "->" in equation:
+        return equation
+    once = sorted(i for i in {*equation} if i.isalpha() and equation.count(i) == 1)
+    return f"{equation}->{'...' * ('...' in equation)}{''.join(once)}"
 
 
 def _is_complex(here: Surroundings, code: ast.expr) -> bool:

@@ -101,6 +101,7 @@ def is_vector_weight(site: Site, *activations: str) -> bool | None:
         site.is_tensor("weight") is False
         or site.size("weight", 0) == 1
         or site.is_detached("weight")
+        or site.is_projected("weight")
     ):
         return False
     return None if ndim is None else ndim == 1

@@ -44,12 +44,10 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
         made, value = _linear(here, layer), here.value(node.args[0])
         if made is None or value is None:
             continue
-        of_weight = len(node.args) > 1  # which leaves out the bias
-        if not of_weight or _arguments(made).get("bias") == "False":
-            groups.setdefault(value, {}).setdefault(layer, (node, made))
+        groups.setdefault(value, {}).setdefault(layer, (node, made))
     for layers in groups.values():
         alike = _alike(layers)
-        if alike and _is_joined_beside(here, alike):
+        if (alike and _is_joined_beside(here, alike)) or len(_list_unbiased(alike)) == len(alike):
             continue
         if len(alike) >= _LEAST or _are_key_and_value(alike):
             yield Proposal(min((c for c, _ in alike.values()), key=_place), _say(here, alike))
@@ -161,13 +159,24 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
     merged, results, first = _join(list(layers)), ", ".join(layers), next(iter(layers))
     arguments = ", ".join(filter(None, [first_made["in_features"], _total(widths), bias]))
     parts = ", ".join(widths)
+    unbiased = ", ".join(_list_unbiased(layers))
+    zeros = f"; zeros as the bias of {unbiased}, which adds none" if unbiased else ""
     return (
         f"in __init__ make one layer of {len(layers)}: self.{merged} = nn.Linear({arguments}); "
         f"here {results} = self.{merged}({read}).split([{parts}], dim=-1). Old checkpoints stay "
         "loadable with a pre-hook (register_load_state_dict_pre_hook) that replaces "
         f"prefix + '{first}.weight' and the others by their torch.cat as prefix + "
-        f"'{merged}.weight', the biases alike"
+        f"'{merged}.weight', the biases alike{zeros}"
     )
+
+
+def _list_unbiased(layers: dict[str, tuple[ast.Call, ast.Call]]) -> list[str]:
+    """Return the layers whose weight alone is read: ``F.linear(x, self.key.weight)``."""
+    return [
+        name
+        for name, (call, made) in layers.items()
+        if len(call.args) > 1 and _arguments(made).get("bias") != "False"
+    ]
 
 
 def _join(layers: Sequence[str]) -> str:

@@ -177,7 +177,7 @@ def _find_constructions(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``torch.optim.AdamW(params, **settings)``, ``table[name](p)``, ``partial(Adam)``."""
-    if None in named and call.args and could_be_fused(here, call.func):
+    if None in named and (call.args or len(named) == 1) and could_be_fused(here, call.func):
         yield from _of_settings(here, call, named[None])
     elif call.args and here.dotted(call.func) == _ADAMW and _is_one_of_many(here, call):
         proven = set() if scales_gradients(here) else {"no-grad-scaler"}
