@@ -42,6 +42,9 @@ _BY_MODE: dict[object, int] = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilin
 _RANKS = re.compile(r"get_(\w+_)?(rank|world_size)$")
 """Functions that return a number: ``torch.distributed.get_rank``."""
 _RESHAPED = frozenset({"expand", "reshape", "view"})
+_OF_ONE_DIM = frozenset({"all", "any", "max", "min"})
+_ADDS_DIM = frozenset({"cat", "stack", "unsqueeze"})
+"""What takes a list, or a dimension that there is none of yet."""
 _LENGTH = re.compile(r"len\(\w+\)|[\w.]+\.(size\(-?\d\)|shape\[-?\d\])|\d+")
 
 
@@ -51,6 +54,8 @@ def _find_lengths(flow: FunctionFlow) -> dict[Node, int]:
     least: dict[Node, int] = {}
     for evaluation in flow.evaluations:
         node = evaluation.node
+        if evaluation.certain and (count := _count_asked(node)):
+            least[node.args[0]] = max(least.get(node.args[0], 0), count)
         if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM, "argsort", "topk"}:
             continue
         of, at = node.args[0], node.args[1 + (node.op == "topk")]
@@ -68,6 +73,18 @@ def _find_lengths(flow: FunctionFlow) -> dict[Node, int]:
         if type(at.value) is int and at.value >= 0:
             least[of] = max(least.get(of, 0), at.value + 1)
     return least
+
+
+def _count_asked(node: Node) -> int:
+    """Return how many dimensions what an operator gets must have: 2 for ``x.sum(1)``."""
+    named = operators.parameters(node.op) or ()
+    at = 1 if node.op in _OF_ONE_DIM else [*named].index("dim") if "dim" in named else 0
+    if node.op in _ADDS_DIM or not 0 < at < len(node.args):
+        return 0
+    dim = node.args[at]
+    dims = [d.value for d in (dim.args if dim.op == Op.TUPLE else (dim,)) if _is_int(d)]
+    # a tensor without dimensions takes 0 and -1 as well
+    return max((d + 1 if d > 0 else -d for d in dims if d not in {0, -1}), default=0)
 
 
 @dataclass(frozen=True)
@@ -303,8 +320,8 @@ class Shapes:
             return rank
         if self.may_have_changed(node):
             return 0
-        if rank is not None and rank.more > 0 and rank.base is not node:  # ``x[..., None, None]``
-            return self.least_rank(rank.base) + rank.more
+        if rank is not None and rank.more and rank.base is not node:  # ``x[..., None, None]``
+            return max(0, self.least_rank(rank.base) + rank.more)
         seen = _find_lengths(self.flow).get(node, 0)
         match node.op:
             case op if len(node.args) > 1 and (op == "expand_as" or op in operators.BROADCAST):
