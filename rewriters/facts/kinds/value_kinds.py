@@ -210,6 +210,8 @@ class ValueKinds:
             )
         if node.op == Op.CAST:
             return args[1].value == "torch.bool"
+        if node.op == Op.AUGMENTED and args[0].args and self._is_bool(args[0].args[0]):
+            return True  # ``mask &= other`` writes into the mask
         if node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS:
             return self._is_bool(args[0])
         if node.op in _TAKES_DTYPE:
