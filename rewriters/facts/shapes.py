@@ -82,7 +82,8 @@ def _count_asked(node: Node) -> int:
     if node.op in _ADDS_DIM or not 0 < at < len(node.args):
         return 0
     dim = node.args[at]
-    dims = [d.value for d in (dim.args if dim.op == Op.TUPLE else (dim,)) if _is_int(d)]
+    values = [d.value for d in (dim.args if dim.op == Op.TUPLE else (dim,))]
+    dims = [d for d in values if isinstance(d, int) and not isinstance(d, bool)]
     # a tensor without dimensions takes 0 and -1 as well
     return max((d + 1 if d > 0 else -d for d in dims if d not in {0, -1}), default=0)
 

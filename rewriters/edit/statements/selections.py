@@ -157,8 +157,7 @@ def _mask_of(here: Surroundings, code: ast.Subscript) -> ast.expr | None:
             others = [item for item in items if not isinstance(item, ast.Slice)]
             values = {id(item): here.value(item) for item in others}
             others = [i for i in others if not ((v := values[id(i)]) and v.op == Op.COUNTER)]
-            mask = others[0] if len(others) == 1 else None
-            return mask if isinstance(mask, ast.Name) else None
+            return others[0] if len(others) == 1 and isinstance(others[0], ast.Name) else None
     return None
 
 
