@@ -73,6 +73,8 @@ def test_what_takes_bools_alone_proves_a_mask(body: str, *, known: bool) -> None
         ("y = (n - x) ** 2\n        y[x > n] = 0", True),
         ("y = (x.sum(-1) - n) * x\n        y[(x > 3) & (n > x)] = 0", True),
         ("y = (m - x) ** 2\n        y[x > n] = 0", False),
+        ("y = (n - x) ** 2\n        torch.exp(m, out=m)\n        y[x > n] = 0", True),
+        ("y = (n - x) ** 2\n        torch.exp(m, out=x)\n        y[x > n] = 0", False),
     ],
 )
 def test_what_is_computed_with_the_same_has_as_many_dimensions(lines: str, *, known: bool) -> None:
