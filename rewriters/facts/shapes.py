@@ -6,10 +6,18 @@ import ast
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.annotations import annotated_rank, annotation
 from npufix.rewriters.facts.constants import number
+from npufix.rewriters.facts.ranks import (
+    MATRIX,
+    Rank,
+    RelativeRank,
+    product_rank,
+    rank_of_wider,
+    shift,
+)
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -23,28 +31,20 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 
-class RelativeRank(NamedTuple):
-    """As many dimensions as ``base``, and ``more``."""
-
-    base: Node
-    more: int
-
-
-# A number of dimensions, one relative to another tensor's, or ``None`` if nothing is known.
-Rank = int | RelativeRank | None
-
 SAME_SHAPE = operators.SAME_SHAPE | {Op.AGAIN, Op.AUGMENTED}
 _NEW_TENSORS = operators.FACTORIES & operators.TAKES_LENGTHS
 _REDUCTIONS = frozenset(
     {"amax", "amin", "argmax", "argmin", "linalg.norm", "linalg.vector_norm", "logsumexp", "mean",
      "norm", "prod", "sum"}
 )  # fmt: skip
-_MATRIX = 2
 _BY_MODE: dict[object, int] = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
 """The dimensions that a mode of ``F.interpolate`` is for; the others take images of any."""
 _RANKS = re.compile(r"get_(\w+_)?(rank|world_size)$")
 """Functions that return a number: ``torch.distributed.get_rank``."""
 _RESHAPED = frozenset({"expand", "reshape", "view"})
+_OF_ONE_DIM = frozenset({"all", "any", "max", "min"})
+_ADDS_DIM = frozenset({"cat", "stack", "unsqueeze"})
+"""What takes a list, or a dimension that there is none of yet."""
 _LENGTH = re.compile(r"len\(\w+\)|[\w.]+\.(size\(-?\d\)|shape\[-?\d\])|\d+")
 
 
@@ -54,6 +54,8 @@ def _find_lengths(flow: FunctionFlow) -> dict[Node, int]:
     least: dict[Node, int] = {}
     for evaluation in flow.evaluations:
         node = evaluation.node
+        if evaluation.certain and (count := _count_asked(node)):
+            least[node.args[0]] = max(least.get(node.args[0], 0), count)
         if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM, "argsort", "topk"}:
             continue
         of, at = node.args[0], node.args[1 + (node.op == "topk")]
@@ -71,6 +73,19 @@ def _find_lengths(flow: FunctionFlow) -> dict[Node, int]:
         if type(at.value) is int and at.value >= 0:
             least[of] = max(least.get(of, 0), at.value + 1)
     return least
+
+
+def _count_asked(node: Node) -> int:
+    """Return how many dimensions what an operator gets must have: 2 for ``x.sum(1)``."""
+    named = operators.parameters(node.op) or ()
+    at = 1 if node.op in _OF_ONE_DIM else [*named].index("dim") if "dim" in named else 0
+    if node.op in _ADDS_DIM or not 0 < at < len(node.args):
+        return 0
+    dim = node.args[at]
+    values = [d.value for d in (dim.args if dim.op == Op.TUPLE else (dim,))]
+    dims = [d for d in values if isinstance(d, int) and not isinstance(d, bool)]
+    # a tensor without dimensions takes 0 and -1 as well
+    return max((d + 1 if d > 0 else -d for d in dims if d not in {0, -1}), default=0)
 
 
 @dataclass(frozen=True)
@@ -124,29 +139,29 @@ class Shapes:
                 shape = parameter_shape(self.flow, node)
                 return RelativeRank(node, 0) if shape is None else len(shape)
             case "one_hot" | "unsqueeze":
-                return _shift(self.rank(args[0]), 1)
+                return shift(self.rank(args[0]), 1)
             case _ if op in _REDUCTIONS:
                 return self._reduced_rank(node)
             case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
                 return first + 1
             case "arange" | "eye" | "randperm":
-                return _MATRIX if op == "eye" else 1
+                return MATRIX if op == "eye" else 1
             case "tensor" if self.is_number(args[0]):
                 return 0
             case "max" | "min" | "any" | "all" if len(args) == 1:
                 return 0
             case "any" | "all" if _reduces_one(node):
-                return _shift(self.rank(args[0]), -1)
+                return shift(self.rank(args[0]), -1)
             case Op.ITEM if args[0].op in {"max", "min"} and _reduces_one(args[0]):
-                return _shift(self.rank(args[0].args[0]), -1)
+                return shift(self.rank(args[0].args[0]), -1)
             case "nonzero" if args[1].value is False:
-                return _MATRIX
+                return MATRIX
             case "squeeze" if self._has_one_column(args[0]) and args[1].value in {1, -1}:
                 return 1
             case Op.GETITEM if _are_positions(args[0]) and _is_int(args[1]):
                 return 1
             case "cat" | "stack" if args[0].args and _is_sequence(args[0]):
-                return _shift(self.rank(args[0].args[0]), op == "stack")
+                return shift(self.rank(args[0].args[0]), op == "stack")
             case "where" if len(args) == 3:  # noqa: PLR2004 - condition, value, other value
                 return self._broadcast_all(args)
             case "addmm" | "outer":
@@ -156,7 +171,7 @@ class Shapes:
             case "gather":
                 return self.rank(args[2]) if len(args) > 2 else None  # noqa: PLR2004 - of ranks: gather(x)
             case "linear":
-                return self.rank(args[0]) if self.rank(args[1]) == _MATRIX else None
+                return self.rank(args[0]) if self.rank(args[1]) == MATRIX else None
             case "transpose" | "t" | "index_select":
                 return self.rank(args[0])
             case "module:Linear" | "module:LayerNorm" | "module:Dropout" if len(args) == 2:  # noqa: PLR2004 - layer, x
@@ -168,13 +183,13 @@ class Shapes:
             case "permute" if all(arg.op == Op.CONST for arg in args[1:]):
                 return len(args) - 1
             case Op.ITEM if args[0].op == "unbind":
-                return _shift(self.rank(args[0].args[0]), -1)
+                return shift(self.rank(args[0].args[0]), -1)
             case Op.ITEM if args[0].op in {"topk", "sort", "chunk", "split"}:
                 return self.rank(args[0].args[0])
             case Op.GETITEM:
                 return self._rank_of_indexed(node)
             case "matmul":
-                return _product_rank(self.rank(args[0]), self.rank(args[1]))
+                return product_rank(self.rank(args[0]), self.rank(args[1]))
             case _ if op in _EINOPS:
                 return _rank_in_letters(node)
             case Op.PHI:
@@ -192,7 +207,7 @@ class Shapes:
             return None
         if dims[0].value is None:
             return None if keeps.value else 0
-        return _shift(self.rank(node.args[0]), 0 if keeps.value else -len(dims))
+        return shift(self.rank(node.args[0]), 0 if keeps.value else -len(dims))
 
     def may_have_changed(self, node: Node) -> bool:
         """Tell whether a tensor may have got another shape in place since it was made."""
@@ -255,7 +270,7 @@ class Shapes:
                 return self._length(args[0], source % rank - rank) if type(source) is int else None
             case "nonzero" if self._has_one_column(node) and dim == -1:
                 return 1
-            case "matmul" if dim == -1 and self.least_rank(args[1]) >= _MATRIX:
+            case "matmul" if dim == -1 and self.least_rank(args[1]) >= MATRIX:
                 return self._length(args[1], dim)
             case "add" | "sub" | "mul" | "div" if dim == -1:
                 return self._broadcast_length(args[0], args[1])
@@ -306,8 +321,8 @@ class Shapes:
             return rank
         if self.may_have_changed(node):
             return 0
-        if rank is not None and rank.more > 0 and rank.base is not node:  # ``x[..., None, None]``
-            return self.least_rank(rank.base) + rank.more
+        if rank is not None and rank.more and rank.base is not node:  # ``x[..., None, None]``
+            return max(0, self.least_rank(rank.base) + rank.more)
         seen = _find_lengths(self.flow).get(node, 0)
         match node.op:
             case op if len(node.args) > 1 and (op == "expand_as" or op in operators.BROADCAST):
@@ -315,7 +330,7 @@ class Shapes:
             case "matmul":
                 # Of matrices and vectors nobody knows what is left.
                 ranks = [self.least_rank(arg) for arg in node.args]
-                return max(ranks) if min(ranks) >= _MATRIX else max(0, *ranks) - 1
+                return max(ranks) if min(ranks) >= MATRIX else max(0, *ranks) - 1
             case "unsqueeze":
                 return self.least_rank(node.args[0]) + 1
             case "cat" if _is_sequence(node.args[0]):
@@ -340,7 +355,7 @@ class Shapes:
 
     def _broadcast_all(self, args: tuple[Node, ...]) -> Rank:
         ranks = {self.rank(a) for a in args if not (self.is_number(a) or _is_new_axis(a))}
-        return ranks.pop() if len(ranks) == 1 else None
+        return ranks.pop() if len(ranks) == 1 else rank_of_wider(self.flow.graph, *ranks)
 
     def _broadcast(self, left: Node, right: Node) -> Rank:
         if self.is_number(right):
@@ -350,7 +365,7 @@ class Shapes:
         first, second = self.rank(left), self.rank(right)
         if isinstance(first, int) and isinstance(second, int):
             return max(first, second)
-        return first if first == second else None
+        return first if first == second else rank_of_wider(self.flow.graph, first, second)
 
     def is_number(self, node: Node) -> bool:
         """Tell whether a value is proven to be a Python number."""
@@ -394,7 +409,7 @@ class Shapes:
             # One of several results perhaps, and then of a rank of its own: ``group(x)[2]``.
             return RelativeRank(node, 0)
         added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_place, items))
-        return _shift(rank, added - dropped)
+        return shift(rank, added - dropped)
 
 
 @lru_cache(maxsize=64)
@@ -423,21 +438,6 @@ def keywords_of(node: Node) -> list[str]:
 def _sizes(node: Node) -> tuple[Node, ...]:
     """Return the positional arguments; keywords such as ``device`` come last in a node."""
     return node.args[: len(node.args) - len(keywords_of(node))]
-
-
-def _shift(rank: Rank, by: int) -> Rank:
-    if isinstance(rank, RelativeRank):
-        return RelativeRank(rank.base, rank.more + by)
-    return None if rank is None else rank + by
-
-
-def _product_rank(left: Rank, right: Rank) -> Rank:
-    """Return the rank of a matrix product; products with a vector are not followed."""
-    if right == _MATRIX:
-        return left if isinstance(left, RelativeRank) or left is None else max(left, 1)
-    if isinstance(left, int) and isinstance(right, int) and min(left, right) >= _MATRIX:
-        return max(left, right)
-    return None
 
 
 _EINOPS = frozenset({"einops.rearrange", "einops.reduce", "einops.repeat"})

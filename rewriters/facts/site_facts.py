@@ -12,7 +12,8 @@ from npufix.rewriters.facts.constants import number
 from npufix.rewriters.facts.index_facts import is_device, is_position, names_of
 from npufix.rewriters.facts.kinds.value_kinds import KEEPS_DTYPE, ValueKinds, list_choices
 from npufix.rewriters.facts.occasions import is_in_loop, occasion
-from npufix.rewriters.facts.shapes import RelativeRank, Shapes
+from npufix.rewriters.facts.ranks import RelativeRank
+from npufix.rewriters.facts.shapes import Shapes
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_buffer, is_plain_attribute

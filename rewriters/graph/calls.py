@@ -29,7 +29,7 @@ from npufix.rewriters.graph.submodules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
     from npufix.rewriters.graph.nodes import Node
@@ -284,7 +284,9 @@ class CallReader:
                 return self.state.effect("call", node)
         if module in torch_names.TORCH_FUNCTIONS and not name[:1].isupper():
             node = self._tensor_call(code, operators.name_in(module, name), ())
-            if name in operators.RESHAPES_IN_PLACE or any(k.arg == "out" for k in code.keywords):
+            out = next((k.value for k in code.keywords if k.arg == "out"), None)
+            own = name in operators.SAME_SHAPE and self._is_same(code.args[:1], out)
+            if name in operators.RESHAPES_IN_PLACE or (out is not None and not own):
                 self.state.reshaping()  # ``out`` takes the shape of the result
             return self.state.effect("write", node) if _writes(name, code, self.state.env) else node
         folds = dotted == "functools.reduce" and bool(code.args)
@@ -292,6 +294,14 @@ class CallReader:
         if folds or module.split(".")[0] in torch_names.PURE_MODULES:
             return self._python(code, dotted)
         return self.expressions.unknown(code)
+
+    def _is_same(self, operands: Sequence[ast.expr], out: ast.expr | None) -> bool:
+        """Tell whether ``torch.exp(x, out=x)`` writes into what it reads."""
+        match operands, out:
+            case [ast.Name(first)], ast.Name(second):
+                named = self.state.env
+                return first in named and named.get(first) is named.get(second)
+        return False
 
     def _einsum(self, code: ast.Call) -> Node:
         """Read the ``einsum`` of einops, whose equation comes last, as that of torch."""

@@ -111,13 +111,21 @@ def loss(pred: torch.Tensor, target: torch.Tensor):
 def loss(pred: torch.Tensor, target: torch.Tensor, index: torch.LongTensor):
     return (pred[index] - target[index]).abs()
 """,
-        # a mask that is written to, one whose name says nothing, and one that fills in numbers
+        # a mask that is written to in between, one whose name says nothing
         """
 class Points(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor, mask, chosen):
+        first = x[mask]
         mask[0] = False
-        out = torch.cat([x[mask], y[mask]])
-        return out, x[chosen] + y[chosen]
+        return torch.cat([first, y[mask]]), x[chosen] + y[chosen]
+""",
+        # what is compared is written to in between
+        """
+class Points(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, k: int):
+        first = x[ids == k]
+        ids[0] = k
+        return torch.cat([first, y[ids == k]])
 """,
         # another mask in between
         """
@@ -135,6 +143,36 @@ def load(pred: torch.Tensor, target: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor, ids: torch.Tensor, k: int):
+    other = (pred * ids).sum(1)
+    return pred[ids.all(1)], iou_loss(pred[ids == k], target[ids == k])
+""",
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor, ids: torch.Tensor, k: int):
+    other = (pred * ids).sum(1)
+    positions = (ids == k).nonzero(as_tuple=True)
+    return pred[ids.all(1)], iou_loss(pred[positions], target[positions])
+""",
+        ),
+        Rewritten(
+            """
+class Crops(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, k: int):
+        keep = ids == k
+        keep &= ids > 3
+        return self.crop(x[keep], y[keep])
+""",
+            """
+class Crops(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, k: int):
+        keep = ids == k
+        keep &= ids > 3
+        keep_at = keep.nonzero(as_tuple=True)
+        return self.crop(x[keep_at], y[keep_at])
+""",
+        ),
         Rewritten(
             """
 class Head(nn.Module):

@@ -224,8 +224,10 @@ def _number_fits(value: float, dtype: str | None) -> bool | None:
         largest = _LARGEST_HALF if dtype == "float16" else _LARGEST_BFLOAT16
         return abs(value) <= largest or abs(value) == float("inf")
     if dtype is None:
-        # Zero and one are in every dtype, infinity in all that do not refuse it in any case.
-        return True if value in {0, 1} or abs(value) == float("inf") else None
+        # Infinity is in all that do not refuse it in any case; a whole number that half precision
+        # holds is in the others too, or both refuse or wrap it: 255 is -1 of ``uint8``.
+        whole = abs(value) <= _LARGEST_HALF and value == int(value)
+        return True if whole or abs(value) == float("inf") else None
     low, high = _INTEGERS.get(dtype, (0, -1))
     return isinstance(value, int) and low <= value <= high
 

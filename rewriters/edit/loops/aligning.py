@@ -26,13 +26,13 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
     view_in_front,
 )
-from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.facts.ranks import RelativeRank
 from npufix.rewriters.graph.modules.syntax import list_stored_names
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
-    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.facts.ranks import Rank
 
 UNKNOWN_NUMBER = "a number in it is computed in a way that a tensor would round otherwise"
 HARD_TO_READ = "what is written for so many dimensions is harder to read than the loop"

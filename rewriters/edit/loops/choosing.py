@@ -34,7 +34,7 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
     view_in_front,
 )
-from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.facts.ranks import RelativeRank
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
 
 if TYPE_CHECKING:

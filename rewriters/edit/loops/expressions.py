@@ -26,7 +26,7 @@ from npufix.rewriters.edit.loops.ragged import Parts
 from npufix.rewriters.edit.loops.submodules import Calls
 from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.facts import row_operators as operators
-from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.facts.ranks import RelativeRank
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op

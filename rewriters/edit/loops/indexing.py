@@ -26,13 +26,13 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.facts.host_tensors import is_made_on_host
-from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.facts.ranks import RelativeRank
 from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
-    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.facts.ranks import Rank
 
 WINDOWS = "it reads or writes a window that moves along"
 UNKNOWN_INDEX = "an index in it is of an unknown kind"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.loops.given.facts import Facts
     from npufix.rewriters.edit.loops.given.values import Domain
-    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.facts.ranks import Rank
 
 EARLY_EXIT = "it may end, or skip a part, before the last round"
 _NO_ROWS = None, -1

@@ -30,7 +30,7 @@ from npufix.rewriters.facts import row_operators as operators
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
-    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.facts.ranks import Rank
 
 UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
 SEVERAL_RESULTS = "what one operator returns together is not taken apart where it is computed"

@@ -241,7 +241,11 @@ SEARCHES: Mapping[str, Search] = {
         find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
     ),
     "scattered-products": Search(find_scattered_products, "scatter_?", text="zeros"),
-    "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
+    "selections": Search(
+        find_selections,
+        twice=r"\[(?:\w+, |:, )*([a-z]\w*(?: (?:[=!]=|[<>]=?) [\w.]+)?)[,\]]",
+        hot_only=True,
+    ),
     "static-caches": Search(find_static_caches, piece="] = ", text=WRITES, hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
     "uploads": Search(

@@ -44,27 +44,38 @@ _CHOICES = (
 
 
 def find_selections(here: Surroundings) -> Iterator[Proposal]:
-    """Yield a mask that has a name and is the index of several reads in one block."""
+    """Yield a mask that is the index of several reads in one block: a name, or a comparison."""
     found: dict[tuple[str, int], list[ast.Subscript]] = {}
     for node in here.nodes:
         match node:
             case ast.Subscript(ctx=ast.Load()):
-                name = _mask_of(node)
-                value = None if name is None else here.value(name)
-                if name is None or value is None or not _is_certain(here, node):
+                mask = _mask_of(here, node)
+                value = None if mask is None else here.value(mask)
+                if mask is None or value is None or not _is_certain(here, node):
                     continue
-                if _is_mask(here, node, name, value):
-                    found.setdefault((name.id, id(value)), []).append(node)
+                if _is_mask(here, node, mask, value):
+                    found.setdefault((ast.unparse(mask), id(value)), []).append(node)
     better = reads_under_mask(here) | reads_of_formulas(here) if found else set()
-    for (mask, _), several in found.items():
+    for (mask_text, _), several in found.items():
         reads = sorted((r for r in several if id(r) not in better), key=here.span)
-        if len(reads) >= _FEWEST and not here.is_written_to(mask):
-            proposal = _once(here, mask, reads)
+        if len(reads) >= _FEWEST and not _is_changed_between(here, reads):
+            proposal = _once(here, mask_text, reads)
             if proposal is not None:
                 yield proposal
 
 
-def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Node) -> bool:
+def _is_changed_between(here: Surroundings, reads: Sequence[ast.Subscript]) -> bool:
+    """Tell whether a mask, or what it compares, is written to from the first read to the last."""
+    written = (r.end_lineno or r.lineno for r in _written_with(here, reads))
+    last = max([r.end_lineno or r.lineno for r in reads] + list(written))
+    lines = range(here.statement_of(reads[0]).lineno, last + 1)
+    mask = _mask_of(here, reads[0])
+    parts = () if mask is None else ast.walk(mask)
+    named = {ast.unparse(n) for n in parts if isinstance(n, (ast.Name, ast.Attribute))}
+    return any(here.is_written_to(name, lines=lines) for name in named)
+
+
+def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.expr, value: Node) -> bool:
     """Tell whether a value is a mask, or a comparison of whatever that picks of a tensor.
 
     So is what is handed in as one: ``x[valid_mask]``. On the host nobody waits for how many it
@@ -83,8 +94,8 @@ def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Nod
     return known is True or (known is None and likely)
 
 
-def _is_named(name: ast.Name) -> bool:
-    return _NAMED_MASK.search(name.id) is not None
+def _is_named(name: ast.expr) -> bool:
+    return isinstance(name, ast.Name) and _NAMED_MASK.search(name.id) is not None
 
 
 def _has_dimensions(here: Surroundings, mask: Node) -> bool:
@@ -134,15 +145,19 @@ def _is_certain(here: Surroundings, code: ast.expr) -> bool:
     return True
 
 
-def _mask_of(code: ast.Subscript) -> ast.Name | None:
-    """Return the mask of ``x[mask]``, ``x[mask, :k]`` or ``x[:, mask]``."""
+def _mask_of(here: Surroundings, code: ast.Subscript) -> ast.expr | None:
+    """Return the mask of ``x[mask]``, ``x[mask, :k]``, ``x[:, mask]`` and ``x[a > b]``.
+
+    So of ``x[i, mask]`` for the number ``i`` of a round.
+    """
     match code.slice:
-        case ast.Name() as name:
-            return name
+        case ast.Name() | ast.Compare(ops=[_]) as mask:
+            return mask
         case ast.Tuple(items):
-            names = [item for item in items if isinstance(item, ast.Name)]
-            others = [item for item in items if not isinstance(item, (ast.Name, ast.Slice))]
-            return names[0] if len(names) == 1 and not others else None
+            others = [item for item in items if not isinstance(item, ast.Slice)]
+            values = {id(item): here.value(item) for item in others}
+            others = [i for i in others if not ((v := values[id(i)]) and v.op == Op.COUNTER)]
+            return others[0] if len(others) == 1 and isinstance(others[0], ast.Name) else None
     return None
 
 
@@ -163,7 +178,8 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         if here.loop_of(reads[0]) is not None:
             return None  # what is said of the loop says more
         return Proposal(reads[0], f"find the positions of {name} once, before the first use")
-    at = here.evaluations[id(_mask_of(reads[0]))]
+    mask = _mask_of(here, reads[0])
+    at = here.evaluations[id(mask)]
     facts = here.facts(at, mask=at.node)
     tuples = [read for read in reads if isinstance(read.slice, ast.Tuple)]
     rank = facts.ndim("mask")
@@ -173,16 +189,18 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | list_stored_names(
         here.flow.function
     )
-    free = (f"{name}_at{number}" for number in ("", *range(2, len(taken) + 3)))
+    word = f"{name}_at" if isinstance(mask, ast.Name) else "positions"
+    free = (f"{word}{number}" for number in ("", *range(2, len(taken) + 3)))
     index = next(each for each in free if each not in taken)
     indent = here.indent(first)
     target = f"({index},)" if tuples else index
-    line = f"{target} = {name}.nonzero(as_tuple=True)"
+    owner = name if isinstance(mask, ast.Name) else f"({name})"
+    line = f"{target} = {owner}.nonzero(as_tuple=True)"
     changes = [Change((first.lineno, 0, first.lineno, 0), f"{indent}{line}\n")]
     for read in (*reads, *_written_with(here, reads)):
-        mask = _mask_of(read)
-        if mask is not None:
-            changes.append(Change(here.span(mask), index))
+        own = _mask_of(here, read)
+        if own is not None:
+            changes.append(Change(here.span(own), index))
     unsure = at.node.op == Op.PARAM or here.is_tensor(reads[0].value) is None
     proven = set() if unsure else {"boolean-mask"}
     if facts.is_bool_tensor("mask"):
@@ -204,7 +222,7 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
 
 def _found_before(here: Surroundings, read: ast.Subscript) -> ast.expr | ast.stmt | None:
     """Return ``torch.where(mask)`` that stands in front of ``x[mask]``."""
-    name = _mask_of(read)
+    name = _mask_of(here, read)
     mask = None if name is None else here.value(name)
     for op in ("nonzero", "where"):
         for found in here.flow.by_operation.get(op, ()):
@@ -221,12 +239,12 @@ def _written_with(here: Surroundings, reads: Sequence[ast.Subscript]) -> Iterato
     """
     first = here.statement_of(reads[0])
     block = here.block_of(first)
-    index = _mask_of(reads[0])
+    index = _mask_of(here, reads[0])
     wanted = None if index is None else here.value(index)
     for statement in here.nodes:
         match statement:
             case ast.Assign([ast.Subscript() as target], value) if not is_scalar(value):
-                mask = _mask_of(target)
+                mask = _mask_of(here, target)
                 same = mask is not None and wanted is not None and here.value(mask) is wanted
                 behind = statement.lineno >= first.lineno
                 if same and behind and _outer_in(here, statement, block) is not None:

@@ -183,9 +183,13 @@ class Surroundings:
                 return found, found.names.get(code.id)
         return None, None
 
-    def is_written_to(self, name: str, besides: ast.Call | None = None) -> bool:
+    def is_written_to(
+        self, name: str, besides: ast.Call | None = None, lines: range | None = None
+    ) -> bool:
         """Tell whether anything changes a tensor where it is: ``mask[0] = True``, ``mask &= m``."""
         for node in self.nodes:
+            if lines is not None and getattr(node, "lineno", 0) not in lines:
+                continue
             match node:
                 case ast.Subscript(whole, ctx=ast.Store()) | ast.AugAssign(whole):
                     pass

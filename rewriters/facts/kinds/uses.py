@@ -72,6 +72,24 @@ def list_masks(flow: FunctionFlow, site: ast.stmt) -> frozenset[Node]:
     return frozenset(known)
 
 
+def list_iterated(flow: FunctionFlow, element: Node) -> list[Node | None]:
+    """Return what the loops go over that give a name to an element, ``None`` where that is unknown.
+
+    Of ``for i, row in enumerate(rows)`` that is ``rows``.
+    """
+    _, name = element.value if isinstance(element.value, tuple) else (0, "")
+    bound = [n for n in flow.name_nodes if isinstance(n.ctx, ast.Store) and n.id == name]
+    nodes = {id(e.code): e.node for e in flow.evaluations}
+    found: list[Node | None] = []
+    for node in nodes_of(flow.function):
+        match node:
+            case ast.For(ast.Name(own), over) | ast.For(
+                ast.Tuple([_, ast.Name(own)]), ast.Call(ast.Name("enumerate"), [over])
+            ) if own == name:
+                found.append(nodes.get(id(over)))
+    return found if len(found) == len(bound) else [None]
+
+
 def _given(flow: FunctionFlow, user: Evaluation) -> tuple[Node, ...]:
     """Return what only tensors are given to: the first argument, and that of a module."""
     made_by_module = user.node.op == Op.CALL or user.node.op.startswith("module:")

@@ -19,7 +19,12 @@ from npufix.rewriters.facts.index_facts import (
     names_of,
 )
 from npufix.rewriters.facts.kinds.arrays import is_of_numpy, list_given_to_numpy
-from npufix.rewriters.facts.kinds.uses import list_masks, list_tensors, proves_tensor
+from npufix.rewriters.facts.kinds.uses import (
+    list_iterated,
+    list_masks,
+    list_tensors,
+    proves_tensor,
+)
 from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
 from npufix.rewriters.facts.origins import left_out, list_holding_none, list_of_other_classes
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes
@@ -137,6 +142,9 @@ class ValueKinds:
             self.shapes.shape(node) is not None or is_parameter(self.flow, node)
         ):
             return True
+        if node.op == Op.ELEMENT:  # a row of a tensor is one
+            rows = list_iterated(self.flow, node)
+            return True if rows and all(r and self._is_tensor(r) for r in rows) else None
         if node.op in _OF_OPERANDS:
             kinds = [self._is_tensor(arg) for arg in node.args if not self._can_be_number(arg)]
             if False in kinds:
@@ -202,6 +210,8 @@ class ValueKinds:
             )
         if node.op == Op.CAST:
             return args[1].value == "torch.bool"
+        if node.op == Op.AUGMENTED and args[0].args and self._is_bool(args[0].args[0]):
+            return True  # ``mask &= other`` writes into the mask
         if node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS:
             return self._is_bool(args[0])
         if node.op in _TAKES_DTYPE:

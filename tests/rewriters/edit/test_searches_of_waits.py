@@ -721,3 +721,45 @@ class Trainer(nn.Module):
         return x.sum()
 """
     assert len(found(text, "NPU214") + found(text, "NPU217")) == told
+
+
+@pytest.mark.parametrize(
+    ("read", "result", "told"),
+    [
+        ("batch_size = places[-1, 0].item() + 1", "self.middle(x, places, batch_size)", True),
+        ("bs = int(places[:, 0].max().item()) + 1", "self.middle(x, places, bs)", True),
+        ("weight = places[-1, 0].item() + 1", "self.middle(x, places, weight)", False),
+        ("n = int(mask.sum().item())", "self.step_loss(x), n", False),
+        ("n = int(mask.sum().item())\n        loss = self.step_loss(x)", "loss, n", True),
+        ("n = int(x.sum().item())\n        loss = self.step_loss(x)", "loss, n", False),
+    ],
+)
+def test_sizes_of_batches_and_counts_beside_losses_are_read(
+    read: str, result: str, *, told: bool
+) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x, places, mask):
+        {read}
+        return {result}
+"""
+    assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(
+    ("written", "picked", "told"),
+    [
+        ("mask = near[i]\n            mask &= far", "x[i, mask], y[i, mask]", True),
+        ("mask = near[i]", "x[i, mask], mask.zero_(), y[i, mask]", False),
+        ("mask = near[i]", "x[i, mask], y[j, mask]", False),  # perhaps ``j`` is one as well
+    ],
+)
+def test_a_mask_picks_of_the_row_of_a_round(written: str, picked: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, near: torch.BoolTensor, far, j):
+        for i in range(len(x)):
+            {written}
+            self.take({picked})
+"""
+    assert len(found(text, "NPU218")) == told

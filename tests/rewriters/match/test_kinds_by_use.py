@@ -65,3 +65,40 @@ def test_what_may_not_be_reached_proves_nothing(body: str) -> None:
 )
 def test_what_takes_bools_alone_proves_a_mask(body: str, *, known: bool) -> None:
     assert ("boolean-mask" not in open_at(body)) is known
+
+
+@pytest.mark.parametrize(
+    ("lines", "known"),
+    [
+        ("y = (n - x) ** 2\n        y[x > n] = 0", True),
+        ("y = (x.sum(-1) - n) * x\n        y[(x > 3) & (n > x)] = 0", True),
+        ("y = (m - x) ** 2\n        y[x > n] = 0", False),
+        ("y = (n - x) ** 2\n        torch.exp(m, out=m)\n        y[x > n] = 0", True),
+        ("y = (n - x) ** 2\n        torch.exp(m, out=x)\n        y[x > n] = 0", False),
+    ],
+)
+def test_what_is_computed_with_the_same_has_as_many_dimensions(lines: str, *, known: bool) -> None:
+    text = f"""{HEADER}
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor, m: torch.Tensor):
+        {lines}
+        return y
+"""
+    (site,) = find_sites(text, RULES)
+    assert (site.safety == "safe") is known
+
+
+@pytest.mark.parametrize(
+    ("loop", "known"),
+    [("row in x", True), ("i, row in enumerate(x)", True), ("row in rows", False)],
+)
+def test_a_row_of_a_tensor_is_one(loop: str, *, known: bool) -> None:
+    text = f"""{HEADER}
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, rows):
+        for {loop}:
+            row[row < 0] = 0
+        return x
+"""
+    (site,) = find_sites(text, RULES)
+    assert ("is-tensor" not in {c.name for c in site.open_conditions}) is known

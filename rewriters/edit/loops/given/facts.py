@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.kinds.value_kinds import KEEPS_DTYPE, ValueKinds
-from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
+from npufix.rewriters.facts.ranks import Rank, RelativeRank
+from npufix.rewriters.facts.shapes import Shapes
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.aliases import copies
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of

@@ -9,7 +9,7 @@ from npufix.rewriters.edit.loops.given.values import UNKNOWN_RANK, CannotBatchEr
 from npufix.rewriters.graph.modules.syntax import list_indexes
 
 if TYPE_CHECKING:
-    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.facts.ranks import Rank
 
 
 def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:

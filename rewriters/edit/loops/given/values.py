@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.shapes import Rank, RelativeRank
+from npufix.rewriters.facts.ranks import Rank, RelativeRank
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node

@@ -83,9 +83,11 @@ from npufix.rewriters.edit.statements.host.waits.read_again import FORM_ROWS, co
 from npufix.rewriters.edit.statements.host.waits.reads import Read, continues, read_of
 from npufix.rewriters.edit.statements.host.waits.returned import find_returned
 from npufix.rewriters.edit.statements.host.waits.sizes import (
+    FOR_SIZE,
     FROM_CALLER,
     counts_rounds,
     find_sizes,
+    is_batch_size,
     is_of_caller,
     is_returned,
     makes_shapes,
@@ -387,6 +389,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     needed = needed or is_default(here, read.code)
     if needed or _decide(here, users) or is_tested(here, read.code):
         return _say_what_waits(here, read, users)
+    if loop is None and is_batch_size(here, read.code):
+        return Proposal(read.code, FOR_SIZE)
     if ops & {*ARITHMETIC, "py:max", "py:min"}:
         if value is None or read.how not in {"item", "float"}:
             return None

@@ -270,14 +270,19 @@ def _is_either(here: Surroundings, code: ast.expr) -> bool:
 
 
 def _is_setting(here: Surroundings, test: ast.expr) -> bool:
-    """Tell whether a test asks what stays from call to call: ``not self.agnostic``."""
+    """Tell whether a test asks what stays from call to call: ``not self.agnostic``.
+
+    So it does where all steps of a training go one way: ``if self.training:``.
+    """
     match test:
+        case ast.Name("training"):
+            return True
         case ast.UnaryOp(ast.Not(), inner):
             return _is_setting(here, inner)
         case ast.Compare(asked, [_], [ast.Constant(int() | str())]):
             return _is_setting(here, asked)
-        case ast.Attribute(ast.Name("self") | ast.Attribute(ast.Name("self")), name):
-            return name != "training"
+        case ast.Attribute(ast.Name("self") | ast.Attribute(ast.Name("self"))):
+            return True
         case ast.Attribute(ast.Name()):
             return _is_of_self(here, test)
     return False

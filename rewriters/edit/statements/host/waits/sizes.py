@@ -52,6 +52,9 @@ _OF_TENSORS = frozenset(
      "reshape", "roll", "topk", "unfold", "view"}
 )  # fmt: skip
 """Those whose first argument is no size."""
+_NUMBERS = frozenset({"py:float", "py:int"})
+_OF_MASK = re.compile(r"mask|valid|non_?pad")
+_BATCH_SIZE = re.compile(r"(?i)bsz?|b_?sz|batch_?size|n(um)?_batch(es)?")
 _ON_THE_WAY = frozenset({*ARITHMETIC, Op.LIST, Op.PHI, Op.TUPLE, "py:int", "py:max"})
 """What a size may be before it is one: ``int(n) + 1``."""
 _COMPUTED = frozenset(
@@ -228,15 +231,38 @@ def is_of_caller(here: Surroundings, code: ast.Call, tensor: ast.expr, how: str)
 def is_returned(here: Surroundings, code: ast.expr, tensor: ast.expr) -> bool:
     """Tell whether another method of a module gets a count, besides tensors.
 
-    So does another function of the file: ``loss, n_right = evaluate_batch(pred, gold)``.
+    So does another function of the file: ``loss, n_right = evaluate_batch(pred, gold)``. Whoever
+    wants the loss of a step calls from anywhere.
     """
     value, of = here.value(code), here.value(tensor)
-    if value is None or of is None or not is_count(of):
+    if value is None or of is None:
+        return False
+    if not is_count(of) and not (of.op == "sum" and _OF_MASK.search(here.text(tensor))):
         return False
     ends = [n.value for n in here.nodes if isinstance(n, ast.Return)]
     beside = [e for end in ends if isinstance(end, ast.Tuple) for e in end.elts]
     own = "" if here.flow.cls is None else "self."
     calls = re.compile(rf"(?<!def )(?<![\w.]){own}{here.flow.function.name}\(")
-    given = any(here.value(e) is value for e in beside)
+    values = [here.value(e) for e in beside]
+    given = any(v is value or (v and v.op in _NUMBERS and value in v.args) for v in values)
     given = given and any(here.is_tensor(e) or is_named_loss(e) for e in beside)
-    return given and any(map(calls.search, here.lines))
+    of_step = here.is_hot and any(map(is_named_loss, beside))
+    return given and (of_step or any(map(calls.search, here.lines)))
+
+
+def is_batch_size(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether the host reads how many samples there are: ``batch_size = c[-1, 0].item() + 1``.
+
+    It has put them together.
+    """
+    match here.statement_of(code):
+        case ast.Assign([ast.Name(name)], value) if _BATCH_SIZE.fullmatch(name):
+            while isinstance(value, ast.BinOp) and isinstance(value.right, ast.Constant):
+                value = value.left
+            inner = value.args[0] if isinstance(value, ast.Call) and _is_int_call(value) else value
+            return value is code or inner is code
+    return False
+
+
+def _is_int_call(code: ast.expr) -> bool:
+    return isinstance(code, ast.Call) and ast.unparse(code.func) == "int" and bool(code.args)
