@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.kept.buffers import keep_table
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.edit.statements.surroundings import is_repeatable
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_defaults
+from npufix.rewriters.graph.modules.syntax import last_name, list_defaults, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ _FEWEST_OF_SIZES = 4
 
 def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
     """Yield what a layer computes from masks, positions and lengths alone, once a statement."""
-    if not _is_of_layer(here):
+    if not _is_of_layer(here) or _is_picked(here):
         return
     found = [
         (node.value, value)
@@ -132,6 +132,28 @@ def _is_of_layer(here: Surroundings) -> bool:
     if cls is not None and re.fullmatch("forward(_(oot|npu|native|impl))?", name):
         return bool(_LAYER.search(cls.name))
     return bool(_PER_LAYER.match(name))
+
+
+def _is_picked(here: Surroundings) -> bool:
+    """Tell whether a step calls one of the layers of a class: no loop goes over what holds them.
+
+    ``self.layers[str(step)](x)`` of ``self.layers = ModuleDict({str(i): Layer() for i in ids})``.
+    """
+    cls, tree = here.flow.cls, here.flow.names.tree
+    if cls is None or tree is None:
+        return False
+    nodes = list(walk(tree))
+    holders = {
+        last_name(target)
+        for n in nodes
+        if isinstance(n, ast.Assign)
+        for target in n.targets
+        if isinstance(target, ast.Attribute)
+        if any(isinstance(c, ast.Call) and last_name(c.func) == cls.name for c in walk(n.value))
+    }
+    looped = (part for n in nodes if isinstance(n, ast.For) for part in walk(n))
+    named = {n.attr for n in looped if isinstance(n, ast.Attribute)}
+    return bool(holders) and holders.isdisjoint(named)
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:

@@ -23,6 +23,8 @@ _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
 _REASONED = re.compile(r"(?i)\b(fp64|float64|double[- ]precision)\b")
 """Whoever writes down why it is float64 has chosen: "``fp64`` to avoid precision loss"."""
+_WHY = re.compile(r"(?i)\b(to|for|avoid\w*|because|since|prevent\w*|otherwise|needs?|must)\b")
+"""What a comment says that gives a reason: "(float64 to avoid exact 0.0)"."""
 _SOLVES = frozenset(
     {"cholesky", "det", "eigh", "inv", "inverse", "logdet", "lstsq", "pinv", "pinverse", "qr"}
     | {"slogdet", "solve", "svd"}
@@ -50,8 +52,21 @@ def find_doubles(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call) and _makes_double(here, node):
             if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(node)):
                 continue
+            if _is_reasoned(here, node):
+                return
             yield Proposal(node, _ADVICE)
             return
+
+
+def _is_reasoned(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a comment above the statement, or in it, says why it is float64."""
+    statement = here.statement_of(code)
+    first = statement.lineno - 1
+    while first and here.lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    lines = here.lines[first : statement.end_lineno]
+    said = " ".join(line.partition("#")[2] for line in lines)
+    return _REASONED.search(said) is not None and _WHY.search(said) is not None
 
 
 def _makes_double(here: Surroundings, code: ast.Call) -> bool:
