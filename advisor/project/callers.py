@@ -39,7 +39,7 @@ _RUNS_ONCE = re.compile(
     r"_*(predict|infer|inference|generate)"
     r"(_(from|on|file|image|video|text|audio|dir|folder|path|one|once)\w*)?"
     r"|__getitem__|_*(data_)?collat(e|or)\w*|\w+_collate(_fn)?|_*(export|save|plot|visuali[sz]e)(_\w+)?"
-    r"|_*(load|evaluate|validate|test|from_pretrained)"
+    r"|_*(slide|sliding|whole)_inference|_*(load|evaluate|validate|test|from_pretrained)"
     r"(_(all|checkpoint|dataset|epoch|file|image|images|model|one|pretrained|state\w*|weights))?"
 )
 """What runs once for an image or a text, or beside the steps: ``predict``, not ``predict_step``,

@@ -135,25 +135,38 @@ def _is_of_layer(here: Surroundings) -> bool:
 
 
 def _is_picked(here: Surroundings) -> bool:
-    """Tell whether a step calls one of the layers of a class: no loop goes over what holds them.
+    """Tell whether a step calls one layer of a class: no loop goes over what holds them.
 
-    ``self.layers[str(step)](x)`` of ``self.layers = ModuleDict({str(i): Layer() for i in ids})``.
+    ``self.layers[str(step)](x)`` of ``self.layers = ModuleDict({str(i): Layer() for i in ids})``;
+    not so an ``Attention`` of a ``Block`` that is one of many, or that another file has.
     """
-    cls, tree = here.flow.cls, here.flow.names.tree
-    if cls is None or tree is None:
+    tree = here.flow.names.tree
+    if here.flow.cls is None or tree is None:
         return False
-    nodes = list(walk(tree))
-    holders = {
-        last_name(target)
-        for n in nodes
-        if isinstance(n, ast.Assign)
-        for target in n.targets
-        if isinstance(target, ast.Attribute)
-        if any(isinstance(c, ast.Call) and last_name(c.func) == cls.name for c in walk(n.value))
-    }
-    looped = (part for n in nodes if isinstance(n, ast.For) for part in walk(n))
-    named = {n.attr for n in looped if isinstance(n, ast.Attribute)}
-    return bool(holders) and holders.isdisjoint(named)
+    looped = (part for n in walk(tree) if isinstance(n, ast.For) for part in walk(n))
+    called = {n.attr for n in looped if isinstance(n, ast.Attribute)}
+    names = [here.flow.cls.name]
+    for name in names:  # grows
+        holders = list(_list_holders(tree, name))
+        several = any(
+            last_name(kept) in called or "Sequential" in ast.unparse(made)
+            for _, kept, made in holders
+        )
+        if several or (not holders and _LAYER.search(name)):
+            return False
+        names += sorted({owner for owner, _, _ in holders} - {*names})
+    return True
+
+
+def _list_holders(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.Attribute, ast.expr]]:
+    """Yield which classes keep an object of a class, as what, and the code that makes it."""
+    for cls in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+        for node in walk(cls):
+            match node:
+                case ast.Assign([ast.Attribute() as kept], made):
+                    calls = (n.func for n in walk(made) if isinstance(n, ast.Call))
+                    if name in map(last_name, calls):
+                        yield cls.name, kept, made
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:

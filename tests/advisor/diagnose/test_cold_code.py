@@ -867,3 +867,90 @@ def test_what_is_done_for_numbers_that_are_none_is_no_step(
     )
     found = scanned(tmp_path, {"a.py": text}).report.findings
     assert any(f.rule == "NPU201" for f in found) is shown
+
+
+@pytest.mark.parametrize(
+    ("head", "shown"),
+    [
+        ("def run_epoch(model, loader):\n    for x in loader:\n        step(x)\n    ", False),
+        ("def run_epoch(model, loader):\n    for x in loader:\n        step(x)\n        ", True),
+        ("def run_step(model, x):\n    ", True),
+    ],
+)
+def test_what_is_called_behind_the_loop_of_an_epoch_is_no_step(
+    tmp_path: Path, head: str, *, shown: bool
+) -> None:
+    model = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def renew(self, x: torch.Tensor):\n        x[x > 0] = 0\n        return x\n"
+    )
+    files = {"net.py": model, "train.py": f"{head}model.renew(x)\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        # layers are smoothed before they are quantised
+        ("def smooth(norm, layers, s):\n    for fc in layers:\n        fc.weight.mul_(s)\n", False),
+        ("def shrink(weight, layers, s):\n    weight.mul_(s)\n", True),
+        # a mean of all data, and a training
+        ("def compute_mean(loader):\n    for s in loader:\n        s.max(0)\n", False),
+        ("def compute_mean(loader, f):\n    for s in loader:\n        f.step(s)\n", True),
+    ],
+)
+def test_what_is_computed_once_of_weights_or_data_is_no_step(
+    tmp_path: Path, text: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\n\n\n{text}    x = torch.ones(9)\n    x = x.to(s.device)\n    s[s > 0] = 0\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+_SIZES = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        sizes = {}
+        x = self.turn(x, sizes)
+        return self.fold(x, sizes)
+
+    def turn(self, x, sizes):
+        return x, sizes.tolist()
+
+    def fold(self, x, sizes):
+        return x, sizes.tolist()
+"""
+_ROUNDS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        {}
+        for i{} in {}:
+            total = total + (x[i] - x[i].mean()).exp() * y[:, i]
+        return total
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "shown"),
+    [
+        ("NPU214", _SIZES.format("torch.stack([torch.tensor(u.shape[2:]) for u in x])"), False),
+        ("NPU214", _SIZES.format("torch.stack([self.size(u) for u in x])"), True),
+        ("NPU250", _ROUNDS.format("total = 0", "", "range(x.shape[0])"), True),
+        ("NPU250", _ROUNDS.format("total = 0", ", n", "enumerate(x.shape[:2])"), False),
+        ("NPU250", _ROUNDS.format("total = 0", "", "range(x.dim())"), False),
+    ],
+)
+def test_sizes_of_the_host_and_loops_over_dimensions_cost_nothing(
+    tmp_path: Path, rule: str, text: str, *, shown: bool
+) -> None:
+    found = scanned(tmp_path, {"a.py": text}).report.findings
+    assert (rule in {finding.rule for finding in found}) is shown

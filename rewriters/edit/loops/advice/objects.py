@@ -77,7 +77,19 @@ def scores_words(taken: Round, call: ast.Call) -> bool:
 
 def stands_alone(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     """Tell whether a round takes what no tensor of all rows can hold, or a part on purpose."""
-    return _takes_objects(taken, nodes) or _spares_memory(taken, nodes)
+    return (
+        _takes_objects(taken, nodes)
+        or _spares_memory(taken, nodes)
+        or any(_is_batch_of_images(taken, node) for node in nodes)
+    )
+
+
+def _is_batch_of_images(taken: Round, code: ast.AST) -> bool:
+    """Tell whether what a round has is a batch, of one scale: ``x.permute(0, 2, 3, 1)``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name), "permute"), [ast.Constant(0), *others]):
+            return name in taken.own - taken.counted and len(others) > 2  # noqa: PLR2004 - NCHW
+    return False
 
 
 def goes_back(taken: Round) -> bool:
