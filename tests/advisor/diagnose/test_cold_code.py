@@ -751,6 +751,7 @@ def test_a_script_that_takes_no_step_needs_no_fast_optimizer(
         ("def load_balancing(self, x):\n        return self.clean(x)", True),
         ("def evaluate_actions(self, x):\n        return self.clean(x)", True),
         ("def evaluate(self, x):\n        return self.clean(x)", False),
+        ("def slide_inference(self, x):\n        return self.clean(x)", False),
     ],
 )
 def test_what_only_a_prediction_calls_runs_once_for_an_image(
@@ -937,6 +938,41 @@ class Model(nn.Module):
             total = total + (x[i] - x[i].mean()).exp() * y[:, i]
         return total
 """
+_KINDS = """
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, kind: torch.Tensor):
+        found = []
+        for {} in {}:
+            one = {}.assign(x[kind == i])
+            found.append(one)
+        return found
+"""
+_SCORES = """
+import torch
+import torch.nn.functional as F
+
+
+def compute_loss(x: torch.Tensor, ids: torch.Tensor, lengths: list):
+    loss = x.new_zeros(len(lengths))
+    seqs, labels = x.split(lengths), ids.split(lengths)
+    for i, (logits, target) in enumerate(zip(seqs, labels)):
+        if len(target) > 1:
+            loss[i] = F.cross_entropy({}, target[1:], reduction="sum")
+    return loss
+"""
+_DRAWN = """
+import torch
+
+
+def sample(logits: torch.Tensor):
+    # {}
+    drawn = torch.rand(logits.shape, dtype=torch.float64, device=logits.device)
+    return (logits.exp() > drawn).any(-1)
+"""
 
 
 @pytest.mark.parametrize(
@@ -947,9 +983,16 @@ class Model(nn.Module):
         ("NPU250", _ROUNDS.format("total = 0", "", "range(x.shape[0])"), True),
         ("NPU250", _ROUNDS.format("total = 0", ", n", "enumerate(x.shape[:2])"), False),
         ("NPU250", _ROUNDS.format("total = 0", "", "range(x.dim())"), False),
+        ("NPU250", _KINDS.format("i", "range(9)", "self.assigner"), True),
+        ("NPU250", _KINDS.format("i, assigner", "enumerate(self.assigners)", "assigner"), False),
+        ("NPU250", _SCORES.format("logits[:-1]"), True),
+        ("NPU250", _SCORES.format("logits[:-1].float()"), False),
+        ("NPU225", _DRAWN.format("Draw."), True),
+        ("NPU225", _DRAWN.format("Of float64."), True),
+        ("NPU225", _DRAWN.format("In float64 to avoid zeros."), False),
     ],
 )
-def test_sizes_of_the_host_and_loops_over_dimensions_cost_nothing(
+def test_what_costs_nothing_or_was_chosen_is_not_told(
     tmp_path: Path, rule: str, text: str, *, shown: bool
 ) -> None:
     found = scanned(tmp_path, {"a.py": text}).report.findings
