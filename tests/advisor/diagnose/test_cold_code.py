@@ -964,6 +964,16 @@ def compute_loss(x: torch.Tensor, ids: torch.Tensor, lengths: list):
             loss[i] = F.cross_entropy({}, target[1:], reduction="sum")
     return loss
 """
+_WAITS = """
+import torch
+
+
+def train_step(model, data):
+    # {}
+    torch.npu.synchronize()
+    x = torch.as_tensor(data.rows, device="npu")
+    return model(x)
+"""
 _DRAWN = """
 import torch
 
@@ -987,6 +997,8 @@ def sample(logits: torch.Tensor):
         ("NPU250", _KINDS.format("i, assigner", "enumerate(self.assigners)", "assigner"), False),
         ("NPU250", _SCORES.format("logits[:-1]"), True),
         ("NPU250", _SCORES.format("logits[:-1].float()"), False),
+        ("NPU320", _WAITS.format("Wait."), True),
+        ("NPU320", _WAITS.format("The library writes on a different stream."), False),
         ("NPU225", _DRAWN.format("Draw."), True),
         ("NPU225", _DRAWN.format("Of float64."), True),
         ("NPU225", _DRAWN.format("In float64 to avoid zeros."), False),

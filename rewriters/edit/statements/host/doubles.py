@@ -52,21 +52,11 @@ def find_doubles(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call) and _makes_double(here, node):
             if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(node)):
                 continue
-            if _is_reasoned(here, node):
+            why = here.comments_of(node)
+            if _REASONED.search(why) and _WHY.search(why):
                 return
             yield Proposal(node, _ADVICE)
             return
-
-
-def _is_reasoned(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether a comment above the statement, or in it, says why it is float64."""
-    statement = here.statement_of(code)
-    first = statement.lineno - 1
-    while first and here.lines[first - 1].lstrip().startswith("#"):
-        first -= 1
-    lines = here.lines[first : statement.end_lineno]
-    said = " ".join(line.partition("#")[2] for line in lines)
-    return _REASONED.search(said) is not None and _WHY.search(said) is not None
 
 
 def _makes_double(here: Surroundings, code: ast.Call) -> bool:
