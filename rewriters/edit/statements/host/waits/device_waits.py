@@ -36,7 +36,7 @@ _IN_ITS_OWN_TIME = re.compile(
 )
 """What is not done in the order of one stream: the host may have to wait for it."""
 _REASONED = re.compile(
-    r"(?i)\b(race[sd]?|racing|stale|streams|otherwise|must|necessary|ensures?|make sure|deadlocks?)\b"
+    r"(?i)\b(races?|racing|stale|streams|otherwise|must|necessary|ensures?|make sure|deadlocks?)\b"
     r"|\b(other|different|another|separate|second) (\w+ )?stream"
 )
 """What a comment says of a wait that is there on purpose: "written on a different GPU stream"."""
