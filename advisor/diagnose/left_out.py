@@ -253,6 +253,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     name = site.function.rpartition(".")[2]
     called_here = name == site.function or f"self.{name}(" in file.text
     beside = beside or (called_here and callers.only_inferred(site.function))
+    beside = beside or callers.only_between(site.function)
     return not (beside or callers.set_up(site.function, file.relative))
 
 

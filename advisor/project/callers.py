@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -39,11 +39,12 @@ _RUNS_ONCE = re.compile(
     r"_*(predict|infer|inference|generate)"
     r"(_(from|on|file|image|video|text|audio|dir|folder|path|one|once)\w*)?"
     r"|__getitem__|_*(data_)?collat(e|or)\w*|\w+_collate(_fn)?|_*(export|save|plot|visuali[sz]e)(_\w+)?"
-    r"|_*(load|evaluate|validate|test|from_pretrained)"
+    r"|_*(slide|sliding|whole)_inference|_*(load|evaluate|validate|test|from_pretrained)"
     r"(_(all|checkpoint|dataset|epoch|file|image|images|model|one|pretrained|state\w*|weights))?"
 )
 """What runs once for an image or a text, or beside the steps: ``predict``, not ``predict_step``,
 ``load_model``, not ``load_balancing_loss``."""
+_TRAINS_LONG = re.compile(r"_*(train|run|fit|do)_(\w+_)?epochs?")
 _PARTS = 16
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
@@ -93,7 +94,7 @@ class Callers:
         self._parts = [_Part(part, store) for part in parts]
         self._of = cache(self._callers_of)
         self._users_of = cache(self._users)
-        self._inferring_of = cache(self._inferring)
+        self._calling_of = cache(self._calling)
         self._settings = [f.text for f in files.values() if not f.is_python]
         self._is_program = _is_program(files)
 
@@ -142,7 +143,11 @@ class Callers:
         ``predict(self, image)`` calls ``self._rescale(boxes)``; what a loop of it calls runs often.
         """
         outer = function.partition(".<locals>")[0]
-        return self._all_end_in(outer, _BESIDE, self._inferring_of)
+        return self._all_end_in(outer, _BESIDE, partial(self._calling_of, how="inferring"))
+
+    def only_between(self, function: str) -> bool:
+        """Tell whether all that call a function do so beside their steps: once an epoch."""
+        return self._all_end_in(function, _BESIDE, partial(self._calling_of, how="between"))
 
     @staticmethod
     def _all_end_in(function: str, end: str, ask: Callable[[str], frozenset[str]]) -> bool:
@@ -194,7 +199,7 @@ class Callers:
         made = Mention(re.compile(rf"(?<!class )\b{owner}\("), (owner.lower(),))
         return bool(names) and self.mention(made)
 
-    def _inferring(self, name: str) -> frozenset[str]:
+    def _calling(self, name: str, how: str) -> frozenset[str]:
         """Return who calls a function anywhere, ``_BESIDE`` for all that run once."""
         files: list[tuple[_Part, str]] = []
         for part in self._parts:
@@ -203,7 +208,7 @@ class Callers:
                 return frozenset({_HANDED_ON})
         found: frozenset[str] = frozenset()
         for part, relative in files:
-            found |= part.calls(name, relative, once=True)
+            found |= part.calls(name, relative, how)
             if found & {_HANDED_ON, _NAMED}:
                 break  # what others do changes nothing
         return found - {name}
@@ -311,11 +316,10 @@ class _Part:
         text = self._files[relative].text
         return frozenset(self._ask(lambda: _users_in(text, name), "users", name, relative))
 
-    def calls(self, name: str, relative: str, *, once: bool = False) -> frozenset[str]:
-        """Return who calls a function in a file; ``once``: one name for all that run once."""
-        text, tell = self._files[relative].text, _tell_once if once else _tell_step
-        asked = "inferring" if once else "calls"
-        callers = self._ask(lambda: _callers_in(text, name, tell), asked, name, relative)
+    def calls(self, name: str, relative: str, how: str = "calls") -> frozenset[str]:
+        """Return who calls a function in a file; but for ``calls`` one name for what runs once."""
+        text, tell = self._files[relative].text, _TELL[how]
+        callers = self._ask(lambda: _callers_in(text, name, tell), how, name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
 
 
@@ -392,6 +396,15 @@ def _tell_once(scope: Scope, _tree: ast.Module, name: str) -> str:
     if often or not (once or EACH_STEP.isdisjoint(own.lower().split("_"))):
         return _HANDED_ON
     return _BESIDE if once else own
+
+
+def _tell_between(scope: Scope, _tree: ast.Module, name: str) -> str:
+    """Return ``_BESIDE`` for who calls it once for many steps: ``run_epoch``, behind its loop."""
+    often = _TRAINS_LONG.fullmatch(scope.function.name) is None or _is_called_in_loop(scope, name)
+    return _HANDED_ON if often else _BESIDE
+
+
+_TELL = {"calls": _tell_step, "inferring": _tell_once, "between": _tell_between}
 
 
 def _is_called_in_loop(scope: Scope, name: str) -> bool:

@@ -16,6 +16,7 @@ _FOLDERS = re.compile(
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|(\w*[a-z]E|e)val(uation|uators?|_\w+)?|metrics?|.*_benchmark"
     r"|loggers?|data(sets?|loaders?|parsers?)|data_(loading|loaders?|processing|utils)|process(ing)?_data"
+    r"|model_repo(sitory)?(_\w+)?"  # of a Triton server, for GPUs
     r"|preprocess(ing|ors?)?|processors?|annotators?|transforms|visuali[sz](e|ation|ers?)"
 )
 _OF_MODELS = frozenset(

@@ -11,7 +11,12 @@ from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.facts.kinds.value_kinds import OF_ARRAY
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.modules.syntax import last_name, list_handed, nodes_of
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_handed,
+    list_stored_names,
+    nodes_of,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -197,9 +202,58 @@ def is_given_by_host(flow: FunctionFlow, node: Node) -> bool:
         for call in _list_calls(tree).get(function.name, ())
     ]
     return bool(given) and all(
-        isinstance(code, ast.Call) and last_name(code.func) in {"cpu", "from_numpy"}
+        is_bound_on_host(flow, code.id)
+        if isinstance(code, ast.Name)
+        else isinstance(code, ast.Call) and last_name(code.func) in {"cpu", "from_numpy"}
         for code in given
     )
+
+
+def is_bound_on_host(flow: FunctionFlow, name: str) -> bool:
+    """Tell whether all that a module binds to a name are numbers that it makes a tensor of there.
+
+    ``sizes = torch.stack([torch.tensor(u.shape[2:]) for u in x])``, which layers hand on.
+    """
+    made = () if flow.names.tree is None else _list_bound(flow.names.tree).get(name, ())
+    return bool(made) and all(_makes_of_numbers(flow, code) for code in made)
+
+
+@lru_cache(maxsize=2)
+def _list_bound(module: ast.Module) -> dict[str, list[ast.expr]]:
+    """Return what a module assigns to each name."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes_of(module):
+        match node:
+            case ast.Assign([*targets], value):
+                for target in targets:
+                    for inner in ast.walk(target):
+                        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                            found.setdefault(inner.id, []).append(value)
+            case ast.For(target, items) | ast.comprehension(target, items):
+                for name in list_stored_names(target):
+                    found.setdefault(name, []).append(items)
+            case ast.AugAssign(ast.Name(name), value=value) | ast.AnnAssign(
+                ast.Name(name), value=ast.expr() as value
+            ):
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def _makes_of_numbers(flow: FunctionFlow, code: ast.expr) -> bool:
+    match code:
+        case ast.Call(called, [ast.List(items), *_], words):
+            parts = items
+        case ast.Call(called, [ast.ListComp(made), *_], words):
+            parts = [made]
+        case ast.Call(called, [_, *_], words):
+            parts = []
+        case _:
+            return False
+    name = flow.names.dotted(called)
+    if name in {"torch.stack", "torch.cat"}:
+        return bool(parts) and all(_makes_of_numbers(flow, part) for part in parts)
+    there = [word.value for word in words if word.arg == "device"]
+    return name in {"torch.tensor", "torch.from_numpy"} and all(map(names_host, there))
 
 
 @lru_cache(maxsize=2)

@@ -13,6 +13,7 @@ from npufix.rewriters.facts.steps.building import (
     BUILDS,
     OF_MODELS,
     quantises_weight,
+    rescales_weights,
     takes_state,
 )
 from npufix.rewriters.facts.steps.classes import (
@@ -170,6 +171,7 @@ def occasion(
         return Occasion.ASIDE
     builds = BUILDS.fullmatch(name) is not None and not _makes_for_batch(flow)
     builds = builds or takes_state(flow.function) or quantises_weight(flow.function)
+    builds = builds or rescales_weights(flow.function)
     if builds or is_called_by(flow, BUILDS):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)

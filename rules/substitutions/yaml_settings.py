@@ -9,8 +9,9 @@ Why it is slow on the NPU: as in the rules configured-optimizer and loader-setti
 about ten kernels where one ApplyAdamWV2 per parameter would do, and the device waits for batches.
 
 Safety: the order of roundings alone. A file that asks for float16 is left alone: there a GradScaler
-tells the optimizer what torch_npu ignores. Parameters have to be on the NPU when it is made
-(``parameters-on-npu``), and workers need cores and memory (``host-memory``).
+tells the optimizer what torch_npu ignores, as one does in some programs whatever the dtype
+(``no-grad-scaler``, and ``amp: enabled: true`` is left alone). Parameters have to be on the NPU when it
+is made (``parameters-on-npu``), and workers need cores and memory (``host-memory``).
 
 References: TrainingArguments of transformers; torch.optim.AdamW; Ascend DrivingSDK, where 48 % of the
 models have a fused optimizer and 36 % other settings of the loader.
@@ -18,7 +19,7 @@ models have a fused optimizer and 36 % other settings of the loader.
 
 from __future__ import annotations
 
-from npufix.rules.shared.operands.optimizer_settings import ON_NPU
+from npufix.rules.shared.operands.optimizer_settings import NO_SCALER, ON_NPU
 from npufix.rules.substitution import Form, Rewritten, Substitution
 from npufix.rules.substitutions.configured_optimizer import by_default, fused, inputs
 from npufix.rules.substitutions.loader_settings import MEMORY
@@ -28,7 +29,7 @@ RULE = Substitution(
     name="settings-in-yaml",
     summary="a configuration in YAML with an optimizer in small kernels, or few loading processes",
     table="fusion",
-    forms=(Form(by_default, fused, inputs, (ON_NPU, MEMORY)),),
+    forms=(Form(by_default, fused, inputs, (NO_SCALER, ON_NPU, MEMORY)),),
     search="yaml-settings",
     files=(".yaml", ".yml"),
     replaces=("Add", "Addcdiv", "Addcmul", "Lerp", "Mul", "Muls", "RealDiv", "Sqrt"),
@@ -54,6 +55,14 @@ optimizer:
   class_path: torch.optim.AdamW
   init_args:
     lr: 1e-4
+""",
+        # who turns on autocast may turn on a GradScaler by the same setting
+        """optim:
+  amp:
+    enabled: True
+    amp_dtype: bfloat16
+  optimizer:
+    _target_: torch.optim.AdamW
 """,
         # the one of accelerate
         """mixed_precision: fp16

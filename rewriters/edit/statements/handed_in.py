@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.kept.buffers import keep_table
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.edit.statements.surroundings import is_repeatable
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_defaults
+from npufix.rewriters.graph.modules.syntax import last_name, list_defaults, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ _FEWEST_OF_SIZES = 4
 
 def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
     """Yield what a layer computes from masks, positions and lengths alone, once a statement."""
-    if not _is_of_layer(here):
+    if not _is_of_layer(here) or _is_picked(here):
         return
     found = [
         (node.value, value)
@@ -132,6 +132,41 @@ def _is_of_layer(here: Surroundings) -> bool:
     if cls is not None and re.fullmatch("forward(_(oot|npu|native|impl))?", name):
         return bool(_LAYER.search(cls.name))
     return bool(_PER_LAYER.match(name))
+
+
+def _is_picked(here: Surroundings) -> bool:
+    """Tell whether a step calls one layer of a class: no loop goes over what holds them.
+
+    ``self.layers[str(step)](x)`` of ``self.layers = ModuleDict({str(i): Layer() for i in ids})``;
+    not so an ``Attention`` of a ``Block`` that is one of many, or that another file has.
+    """
+    tree = here.flow.names.tree
+    if here.flow.cls is None or tree is None:
+        return False
+    looped = (part for n in walk(tree) if isinstance(n, ast.For) for part in walk(n))
+    called = {n.attr for n in looped if isinstance(n, ast.Attribute)}
+    names = [here.flow.cls.name]
+    for name in names:  # grows
+        holders = list(_list_holders(tree, name))
+        several = any(
+            last_name(kept) in called or "Sequential" in ast.unparse(made)
+            for _, kept, made in holders
+        )
+        if several or (not holders and _LAYER.search(name)):
+            return False
+        names += sorted({owner for owner, _, _ in holders} - {*names})
+    return True
+
+
+def _list_holders(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.Attribute, ast.expr]]:
+    """Yield which classes keep an object of a class, as what, and the code that makes it."""
+    for cls in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+        for node in walk(cls):
+            match node:
+                case ast.Assign([ast.Attribute() as kept], made):
+                    calls = (n.func for n in walk(made) if isinstance(n, ast.Call))
+                    if name in map(last_name, calls):
+                        yield cls.name, kept, made
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:

@@ -236,6 +236,17 @@ class Surroundings:
             raise TooLargeError
         return SourceFacts(self.flow, Match(at, values, frozenset(), {}))
 
+    def comments_of(self, code: ast.AST) -> str:
+        """Return what comments say in the statement of some code, above it and its tests."""
+        statement = self.statement_of(code)
+        lines = list(self.lines[statement.lineno - 1 : statement.end_lineno])
+        for outer in (statement, *(n for n in self.around(statement) if isinstance(n, ast.If))):
+            number = outer.lineno - 1
+            while number and self.lines[number - 1].lstrip().startswith("#"):
+                number -= 1
+                lines.append(self.lines[number])
+        return " ".join(line.partition("#")[2] for line in lines)
+
     def users(self, node: Node) -> list[Node]:
         """Return the values that are computed from a value directly, effects included."""
         return list(self._users.get(node, ()))

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.steps.environments import acts, begins_episode
+from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 
@@ -30,6 +31,11 @@ _LEARNS = re.compile(
 )
 """What whoever loads a model goes on with, where all of a program is one function."""
 
+_LOADER = re.compile(r"(?i)(^|_)(data_?)?loader$")
+_COMPUTES = re.compile(
+    r"(?i)backward|step|train|fit|learn|loss|model|net|forward|generate|sample|update|optim|criterion"
+)
+
 
 def runs_between(flow: FunctionFlow, *, in_loop: bool) -> bool:
     """Tell whether no step of a training waits for a function, or for the loop of one.
@@ -43,6 +49,7 @@ def runs_between(flow: FunctionFlow, *, in_loop: bool) -> bool:
         or _ENDS.fullmatch(name) is not None
         or _puts_average_aside(flow)
         or _loads_itself(flow)
+        or _measures_data(flow)
         or (in_loop and _EVALUATES.fullmatch(name) is not None)
     )
 
@@ -62,3 +69,16 @@ def _loads_itself(flow: FunctionFlow) -> bool:
         return False
     called = {last_name(n.func) for n in nodes_of(flow.function) if isinstance(n, ast.Call)}
     return not called.isdisjoint(_LOADS) and not any(map(_LEARNS.search, called))
+
+
+def _measures_data(flow: FunctionFlow) -> bool:
+    """Tell whether a function goes once over all data, and no model computes with it.
+
+    ``for batch in data_loader: counts.append(torch.unique(batch.receivers))``, for a mean.
+    """
+    given = {name for name in list_given(flow.function) if _LOADER.search(name)}
+    loops = [n for n in nodes_of(flow.function) if isinstance(n, ast.For)]
+    if not any(isinstance(n.iter, ast.Name) and n.iter.id in given for n in loops):
+        return False
+    called = [last_name(n.func) for n in nodes_of(flow.function) if isinstance(n, ast.Call)]
+    return not any(map(_COMPUTES.search, called))

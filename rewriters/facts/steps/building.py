@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.steps.functions import list_given
+from npufix.rewriters.graph.modules.syntax import list_names, nodes_of, root_name
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode
@@ -30,6 +32,7 @@ _OF_WEIGHT = frozenset(
 )
 """What a weight is quantised with; a product with one also gets what it multiplies."""
 _QUANTISES = frozenset({"n_bits", "nbits", "quant_args", "quant_config", "quant_type", "wbits"})
+_IS_CHANGED = re.compile(r"\.weight(\.data)?\.(div|mul)_$")
 _IN_STEP = re.compile(r"(?i)forward|backward|dequant|fake_?quant|unpack")
 _MULTIPLIED = frozenset(
     {"a", "act", "activations", "hidden", "hidden_states", "input", "inputs", "x"}
@@ -53,3 +56,23 @@ def quantises_weight(function: FunctionNode) -> bool:
 def takes_state(function: FunctionNode) -> bool:
     """Tell whether a function, a hook mostly, loads or saves what it is handed."""
     return "state_dict" in list_given(function)
+
+
+def rescales_weights(function: FunctionNode) -> bool:
+    """Tell whether a function changes weights of layers that it is handed: ``fc.weight.mul_(s)``.
+
+    So those are smoothed before they are quantised, or norms are merged into them: once.
+    """
+    names = list_given(function) - {"self"}
+    names |= {
+        name
+        for n in nodes_of(function)
+        if isinstance(n, ast.For) and root_name(n.iter) in names
+        for name in list_names(n.target)
+    }
+    return any(
+        isinstance(n, ast.Call)
+        and _IS_CHANGED.search(ast.unparse(n.func)) is not None
+        and root_name(n.func) in names
+        for n in nodes_of(function)
+    )

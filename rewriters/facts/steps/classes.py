@@ -31,6 +31,9 @@ _IS_TOLD = re.compile(r"^(\w*(Metric|Meter|Loss)Logger|\w*Meters?)$")
 _OF_METRICS = re.compile(r"(Metric(s|Stats)?|Precision|Recall)$")
 """Bases of what is computed beside steps: ``MeanAveragePrecision``."""
 
+_KEEPS_METRICS = re.compile(r"(Metrics?|Statistics)Manager$")
+"""What goes over all data, or reads what an epoch has counted: ``DataStatisticsManager``."""
+
 
 @lru_cache(maxsize=4096)
 def list_words(qualname: str) -> frozenset[str]:
@@ -64,4 +67,6 @@ def is_metric(cls: ast.ClassDef | None) -> bool:
     """Tell whether a class computes a metric, and is no module."""
     bases = [] if cls is None else [last_name(base) for base in cls.bases]
     is_module = any(base.endswith("Module") for base in bases)
+    if cls is not None and _KEEPS_METRICS.search(cls.name):
+        return True
     return not is_module and any(map(_OF_METRICS.search, bases))

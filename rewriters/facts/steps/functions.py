@@ -26,7 +26,7 @@ _COMPUTED = re.compile(
 )
 """What is returned by those who compute, not by those who print, plot or save."""
 _ON_HOST = re.compile(
-    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Batcher|Tokenizer(Fast)?|FeatureExtractor"
+    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Batcher|Tokenizer(Fast)?|FeatureExtractor|Featurizer"
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
     r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )

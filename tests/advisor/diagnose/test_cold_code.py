@@ -751,6 +751,7 @@ def test_a_script_that_takes_no_step_needs_no_fast_optimizer(
         ("def load_balancing(self, x):\n        return self.clean(x)", True),
         ("def evaluate_actions(self, x):\n        return self.clean(x)", True),
         ("def evaluate(self, x):\n        return self.clean(x)", False),
+        ("def slide_inference(self, x):\n        return self.clean(x)", False),
     ],
 )
 def test_what_only_a_prediction_calls_runs_once_for_an_image(
@@ -867,3 +868,144 @@ def test_what_is_done_for_numbers_that_are_none_is_no_step(
     )
     found = scanned(tmp_path, {"a.py": text}).report.findings
     assert any(f.rule == "NPU201" for f in found) is shown
+
+
+@pytest.mark.parametrize(
+    ("head", "shown"),
+    [
+        ("def run_epoch(model, loader):\n    for x in loader:\n        step(x)\n    ", False),
+        ("def run_epoch(model, loader):\n    for x in loader:\n        step(x)\n        ", True),
+        ("def run_step(model, x):\n    ", True),
+    ],
+)
+def test_what_is_called_behind_the_loop_of_an_epoch_is_no_step(
+    tmp_path: Path, head: str, *, shown: bool
+) -> None:
+    model = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def renew(self, x: torch.Tensor):\n        x[x > 0] = 0\n        return x\n"
+    )
+    files = {"net.py": model, "train.py": f"{head}model.renew(x)\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        # layers are smoothed before they are quantised
+        ("def smooth(norm, layers, s):\n    for fc in layers:\n        fc.weight.mul_(s)\n", False),
+        ("def shrink(weight, layers, s):\n    weight.mul_(s)\n", True),
+        # a mean of all data, and a training
+        ("def compute_mean(loader):\n    for s in loader:\n        s.max(0)\n", False),
+        ("def compute_mean(loader, f):\n    for s in loader:\n        f.step(s)\n", True),
+    ],
+)
+def test_what_is_computed_once_of_weights_or_data_is_no_step(
+    tmp_path: Path, text: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\n\n\n{text}    x = torch.ones(9)\n    x = x.to(s.device)\n    s[s > 0] = 0\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+_SIZES = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        sizes = {}
+        x = self.turn(x, sizes)
+        return self.fold(x, sizes)
+
+    def turn(self, x, sizes):
+        return x, sizes.tolist()
+
+    def fold(self, x, sizes):
+        return x, sizes.tolist()
+"""
+_ROUNDS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        {}
+        for i{} in {}:
+            total = total + (x[i] - x[i].mean()).exp() * y[:, i]
+        return total
+"""
+_KINDS = """
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, kind: torch.Tensor):
+        found = []
+        for {} in {}:
+            one = {}.assign(x[kind == i])
+            found.append(one)
+        return found
+"""
+_SCORES = """
+import torch
+import torch.nn.functional as F
+
+
+def compute_loss(x: torch.Tensor, ids: torch.Tensor, lengths: list):
+    loss = x.new_zeros(len(lengths))
+    seqs, labels = x.split(lengths), ids.split(lengths)
+    for i, (logits, target) in enumerate(zip(seqs, labels)):
+        if len(target) > 1:
+            loss[i] = F.cross_entropy({}, target[1:], reduction="sum")
+    return loss
+"""
+_WAITS = """
+import torch
+
+
+def train_step(model, data):
+    # {}
+    torch.npu.synchronize()
+    x = torch.as_tensor(data.rows, device="npu")
+    return model(x)
+"""
+_DRAWN = """
+import torch
+
+
+def sample(logits: torch.Tensor):
+    # {}
+    drawn = torch.rand(logits.shape, dtype=torch.float64, device=logits.device)
+    return (logits.exp() > drawn).any(-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "shown"),
+    [
+        ("NPU214", _SIZES.format("torch.stack([torch.tensor(u.shape[2:]) for u in x])"), False),
+        ("NPU214", _SIZES.format("torch.stack([self.size(u) for u in x])"), True),
+        ("NPU250", _ROUNDS.format("total = 0", "", "range(x.shape[0])"), True),
+        ("NPU250", _ROUNDS.format("total = 0", ", n", "enumerate(x.shape[:2])"), False),
+        ("NPU250", _ROUNDS.format("total = 0", "", "range(x.dim())"), False),
+        ("NPU250", _KINDS.format("i", "range(9)", "self.assigner"), True),
+        ("NPU250", _KINDS.format("i, assigner", "enumerate(self.assigners)", "assigner"), False),
+        ("NPU250", _SCORES.format("logits[:-1]"), True),
+        ("NPU250", _SCORES.format("logits[:-1].float()"), False),
+        ("NPU320", _WAITS.format("Wait."), True),
+        ("NPU320", _WAITS.format("The library writes on a different stream."), False),
+        ("NPU225", _DRAWN.format("Draw."), True),
+        ("NPU225", _DRAWN.format("Of float64."), True),
+        ("NPU225", _DRAWN.format("In float64 to avoid zeros."), False),
+    ],
+)
+def test_what_costs_nothing_or_was_chosen_is_not_told(
+    tmp_path: Path, rule: str, text: str, *, shown: bool
+) -> None:
+    found = scanned(tmp_path, {"a.py": text}).report.findings
+    assert (rule in {finding.rule for finding in found}) is shown

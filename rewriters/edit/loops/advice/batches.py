@@ -24,7 +24,13 @@ from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_indexes,
+    list_names,
+    nodes_of,
+    walk,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -226,7 +232,7 @@ def _counts_up(taken: Round) -> bool:
     for node in walk(*taken.code):
         match node:
             case ast.Subscript(ast.Name(name) | ast.Attribute(attr=name), ast.Name(counter)):
-                if counter in taken.own and _LISTED.search(name):
+                if counter in taken.own and (_LISTED.search(name) or _is_list(taken, name)):
                     return False
     match taken.loop.items:
         case ast.Call(ast.Name("range"), [*_, ast.Call(ast.Name("len"), [over])]):
@@ -236,6 +242,16 @@ def _counts_up(taken: Round) -> bool:
         case ast.Call(ast.Name("enumerate"), [over]):
             return taken.facts.is_tensor(over) is True
     return False
+
+
+def _is_list(taken: Round, name: str) -> bool:
+    """Tell whether a function fills a list of that name: ``logits = []``, of few large tensors."""
+    return any(
+        isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.List | ast.ListComp)
+        and name in map(ast.unparse, n.targets)
+        for n in nodes_of(taken.flow.function)
+    )
 
 
 def _draws(taken: Round, call: ast.Call) -> bool:

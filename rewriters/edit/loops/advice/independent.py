@@ -24,6 +24,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
 from npufix.rewriters.edit.loops.advice.objects import (
     goes_back,
     lays_out,
+    scores_words,
     shapes_rows,
     stands_alone,
 )
@@ -39,7 +40,7 @@ from npufix.rewriters.graph.modules.syntax import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from npufix.rewriters.edit.loops.given.facts import Facts
     from npufix.rewriters.edit.loops.given.reading import Loop
@@ -336,10 +337,8 @@ def _is_plain_call(taken: Round, call: ast.Call) -> bool:
     if first in {"numpy", "random", "cv2", "os", "time", "json", "re", "copy"}:
         return False
     if first == "torch":
-        # all rows at once have no room where each has a logarithm for every word there is
-        spares = name == "log_softmax" and _is_own(call.args[:1], taken)
         beside = dotted.startswith(("torch.nn.init", "torch.distributed"))
-        return not (spares or beside or name in {"empty_cache", "from_numpy"})
+        return not (scores_words(taken, call) or beside or name in {"empty_cache", "from_numpy"})
     match func:
         case ast.Name(called):
             return (
@@ -352,10 +351,6 @@ def _is_plain_call(taken: Round, call: ast.Call) -> bool:
             objects = isinstance(owner, ast.Name) and owner.id in taken.own
             return not objects or method in _METHODS or _OF_OBJECTS.fullmatch(method) is not None
     return False
-
-
-def _is_own(given: Sequence[ast.expr], taken: Round) -> bool:
-    return any(isinstance(arg, ast.Name) and arg.id in taken.own for arg in given)
 
 
 def _list_modules(taken: Round) -> set[str]:

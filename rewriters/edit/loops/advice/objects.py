@@ -44,9 +44,52 @@ def is_for_memory(source: str, loop: Loop) -> bool:
     return False
 
 
+def goes_over_dimensions(items: ast.expr) -> bool:
+    """Tell whether a loop has a round for each dimension: ``for i, n in enumerate(x.shape[:k])``.
+
+    Those are few, and no rows.
+    """
+    match items:
+        case ast.Call(ast.Name("enumerate" | "reversed" | "zip" | "list" | "tuple"), several):
+            return any(map(goes_over_dimensions, several))
+        case ast.Call(ast.Name("range"), [*_, ast.Call(ast.Name("len"), [over])]):
+            return goes_over_dimensions(over)
+        case ast.Call(ast.Name("range"), [*_, stop]):
+            asked = {n.attr for n in walk(stop) if isinstance(n, ast.Attribute)}
+            picked = any(isinstance(n, ast.Subscript) for n in walk(stop))
+            return bool(asked & {"dim", "ndim"}) and not picked
+        case ast.Subscript(shape, ast.Slice()) | ast.Call(shape, [], []) | shape:
+            return isinstance(shape, ast.Attribute) and shape.attr in {"shape", "size"}
+
+
+def scores_words(taken: Round, call: ast.Call) -> bool:
+    """Tell whether a round has a logarithm for every word there is: all rows have no room.
+
+    ``log_softmax(row)``, and ``cross_entropy(logits[:-1].float(), ids)``.
+    """
+    match call.args[:1]:
+        case [ast.Name(name)] if last_name(call.func) == "log_softmax":
+            return name in taken.own
+        case [scores] if last_name(call.func) == "cross_entropy":
+            return re.search(r"logits\b.*\.float\(\)", ast.unparse(scores)) is not None
+    return False
+
+
 def stands_alone(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     """Tell whether a round takes what no tensor of all rows can hold, or a part on purpose."""
-    return _takes_objects(taken, nodes) or _spares_memory(taken, nodes)
+    return (
+        _takes_objects(taken, nodes)
+        or _spares_memory(taken, nodes)
+        or any(_is_batch_of_images(taken, node) for node in nodes)
+    )
+
+
+def _is_batch_of_images(taken: Round, code: ast.AST) -> bool:
+    """Tell whether what a round has is a batch, of one scale: ``x.permute(0, 2, 3, 1)``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name), "permute"), [ast.Constant(0), *others]):
+            return name in taken.own - taken.counted and len(others) > 2  # noqa: PLR2004 - NCHW
+    return False
 
 
 def goes_back(taken: Round) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
 from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.steps.weights import WEIGHTS, changes_weights
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 from npufix.rewriters.graph.special import Op
@@ -84,6 +85,7 @@ _MAY_BE_CALLED = frozenset({"append", "float", "int", "len", "max", "min", "rang
 _MOST = 14
 """Statements of a round."""
 _MOST_OF_HELPER = 12
+_OF_TENSORS = frozenset(operators.TABLE) | operators.PURE_METHODS | {"to", "view"}
 
 
 def say_by_hand(  # noqa: PLR0911 - one case a form
@@ -117,6 +119,8 @@ def say_of_parts(
     """Return what to do about ``x[group == i]`` and ``torch.cat((x[i, : n[i]], y[i]))``."""
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
     code: list[ast.AST] = [*loop.body, *made]
+    if _asks_object_of_round(loop, code, own):
+        return ""  # an assigner of each class, and not a row of it
     picks = [n for n in walk(*code) if isinstance(n, ast.Subscript)]
     loads = [n for n in picks if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
     for pick in loads:
@@ -136,6 +140,24 @@ def say_of_parts(
             if rows and ends:
                 return JOINED
     return ""
+
+
+def _asks_object_of_round(loop: Loop, code: Sequence[ast.AST], own: set[str]) -> bool:
+    """Tell whether a loop goes over objects of its class: ``assigner.assign(x[ids == i])``."""
+    asked = any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and isinstance(n.func.value, ast.Name)
+        and n.func.value.id in own
+        and n.func.attr not in _OF_TENSORS
+        for n in walk(*code)
+    )
+    kept = any(ast.unparse(n).startswith("self.") for n in walk(loop.items) if _is_attribute(n))
+    return asked and kept
+
+
+def _is_attribute(code: ast.AST) -> bool:
+    return isinstance(code, ast.Attribute)
 
 
 def _is_of_round(index: ast.expr | None, own: set[str]) -> bool:

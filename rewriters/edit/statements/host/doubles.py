@@ -23,6 +23,8 @@ _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
 _REASONED = re.compile(r"(?i)\b(fp64|float64|double[- ]precision)\b")
 """Whoever writes down why it is float64 has chosen: "``fp64`` to avoid precision loss"."""
+_WHY = re.compile(r"(?i)\b(to|for|avoid\w*|because|since|prevent\w*|otherwise|needs?|must)\b")
+"""What a comment says that gives a reason: "(float64 to avoid exact 0.0)"."""
 _SOLVES = frozenset(
     {"cholesky", "det", "eigh", "inv", "inverse", "logdet", "lstsq", "pinv", "pinverse", "qr"}
     | {"slogdet", "solve", "svd"}
@@ -50,6 +52,9 @@ def find_doubles(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call) and _makes_double(here, node):
             if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(node)):
                 continue
+            why = here.comments_of(node)
+            if _REASONED.search(why) and _WHY.search(why):
+                return
             yield Proposal(node, _ADVICE)
             return
 

@@ -13,6 +13,7 @@ from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.rounds.written import is_left_alone
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.facts.host_tensors import is_bound_on_host
 from npufix.rewriters.facts.index_facts import are_found_positions
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
@@ -109,6 +110,8 @@ def read_by_others(here: Surroundings, code: ast.Call) -> Proposal | None:
     match code:
         case ast.Call(ast.Attribute(ast.Name(name) as given, "tolist")) if tree is not None:
             value = here.value(given)
+            if is_bound_on_host(here.flow, name):
+                return None
             readers = sum(_reads_all(part, name) for part in nodes_of(tree))
             is_given = value is not None and value.op == Op.PARAM
             return Proposal(code, _FOR_EACH) if is_given and readers > 1 else None

@@ -10,7 +10,7 @@ from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Proposal, put
-from npufix.rewriters.graph.modules.syntax import is_scalar
+from npufix.rewriters.graph.modules.syntax import is_scalar, last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -324,3 +324,15 @@ def is_number(here: Surroundings, code: ast.expr) -> bool:
     if node.op == "py:sum" and _OF_LENGTHS.match(str(node.args[0].value)):
         return len(node.args) == 1
     return here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
+
+
+def holds_elements(here: Surroundings, code: ast.Call, data: ast.expr) -> bool:
+    """Tell whether elements of a tensor are copied back: ``x.new_tensor([0, -corners[7, -1]])``."""
+    listed = isinstance(data, ast.List) and last_name(code.func) == "new_tensor"
+    return listed and any(
+        isinstance(n, ast.Subscript)
+        and isinstance(n.slice, ast.Tuple)
+        and here.is_tensor(n.value) is not False
+        and "numpy" not in (here.dotted(n.value) or "")
+        for n in ast.walk(data)
+    )

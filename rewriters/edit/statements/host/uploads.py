@@ -12,6 +12,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     count_up,
     fill,
     fill_parts,
+    holds_elements,
     is_list,
     is_number,
     is_read_again,
@@ -231,7 +232,7 @@ def _of(  # noqa: PLR0911 - one case a way
     # ``torch.as_tensor(state["scale"], device=p.device)`` copies no tensor that is there already
     seldom = seldom or (last_name(made.func) == "as_tensor" and not _is_list(here, data))
     if loop is not None and not (seldom or is_computed_in(loop, data)):
-        return _ONE_COPY
+        return _OF_DEVICE if holds_elements(here, code, data) else _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
         is_server = _OF_REQUESTS.search("".join(here.lines)) is not None

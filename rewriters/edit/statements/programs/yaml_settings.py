@@ -28,12 +28,14 @@ _SCALED = re.compile(
     r"\s*(fp16\s*:\s*true|(mixed_)?precision\s*:\s*['\"]?(16-mixed|16|(amp_)?fp16)\b)",
     re.IGNORECASE,
 )
+_MAY_BE_SCALED = re.compile(r"(?im)^\s*(use_)?amp\s*:\s*(true\b|\n\s+enabled\s*:\s*true\b)")
+"""What turns on a GradScaler as well in some programs, whatever the dtype: ``amp: {enabled}``."""
 _DECIDED = re.compile(r"fused|foreach|capturable|differentiable")
 
 
 def find_yaml_settings(lines: Sequence[str]) -> Iterator[Setting]:
     """Yield the lines with a slow value, and optimizers that a class path names, not fused."""
-    if any(map(_SCALED.match, lines)):
+    if any(map(_SCALED.match, lines)) or _MAY_BE_SCALED.search("".join(lines)):
         return  # a GradScaler, which the fused optimizer does not know
     for number, line in enumerate(lines, 1):
         found = _KEY.match(line)

@@ -35,6 +35,11 @@ _IN_ITS_OWN_TIME = re.compile(
     r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
 )
 """What is not done in the order of one stream: the host may have to wait for it."""
+_REASONED = re.compile(
+    r"(?i)\b(races?|racing|stale|streams|otherwise|must|necessary|ensures?|make sure|deadlocks?)\b"
+    r"|\b(other|different|another|separate|second) (\w+ )?stream"
+)
+"""What a comment says of a wait that is there on purpose: "written on a different GPU stream"."""
 _OF_REQUEST = re.compile(
     r"(?i)(^|_)(decode|generate|infer(ence)?|predict|recogni[sz]e|search|synthesi[sz]e"
     r"|transcribe|translate|tts|\w+2(mel|wav))(_|$)"
@@ -131,7 +136,7 @@ def find_device_waits(  # noqa: C901 - one case a wait
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
                 if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
                     continue
-                if _is_told_next(here, node):
+                if _is_told_next(here, node) or _REASONED.search(here.comments_of(node)):
                     continue
                 if backend in _BACKENDS:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
