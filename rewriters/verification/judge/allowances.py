@@ -82,8 +82,11 @@ class Triple:
 
     @property
     def doubt(self) -> tuple[bool, bool]:
-        """Smallest is what says most about whether a patch is right."""
-        return is_delicate(self), is_half(self)
+        """Smallest is what says most about whether a patch is right.
+
+        Whole numbers say it as float32 does: what no rounding makes of them is another result.
+        """
+        return is_delicate(self) and self.original.is_floating_point(), is_half(self)
 
     @property
     def sum_ulps(self) -> float:

@@ -180,13 +180,15 @@ def test_no_more_roundings_are_tried_than_explain_a_difference(
     assert len(asked) == rounded  # of both
 
 
+@pytest.mark.parametrize("sure", [torch.float32, torch.int64])
 @pytest.mark.parametrize(("refutes", "questions"), [(True, 1), (False, 2)])
-def test_halves_are_asked_of_no_rounding_where_float32_refutes(
+def test_halves_are_asked_of_no_rounding_where_other_results_refute(
+    sure: torch.dtype,
     refutes: bool,  # noqa: FBT001 - a parameter of the test
     questions: int,
 ) -> None:
     judge, asked = Judge(), list[str]()
-    for dtype in (torch.float16, torch.float32):
+    for dtype in (torch.float16, sure, sure):
 
         def seen(value: float, kind: torch.dtype = dtype) -> CallRecord:
             return CallRecord(tensors={"result": torch.tensor([value], dtype=kind)})
@@ -194,5 +196,5 @@ def test_halves_are_asked_of_no_rounding_where_float32_refutes(
         further = Further(lambda name=str(dtype): asked.append(name))  # type: ignore[misc] # a default binds it
         judge.add("a", 1, seen(1.0), seen(4.0), lambda: seen(1.0, torch.float64), further=further)
     judge.decide(refutes=lambda: refutes)
-    assert [d.what for d in judge.differences] == ["result", "result"]
-    assert asked == ["torch.float32", "torch.float16"][:questions]
+    assert [d.what for d in judge.differences] == ["result"] * 3
+    assert asked == [str(sure), "torch.float16"][:questions]
