@@ -82,11 +82,8 @@ class Triple:
 
     @property
     def doubt(self) -> tuple[bool, bool]:
-        """Smallest is what says most about whether a patch is right.
-
-        Whole numbers say it as float32 does: what no rounding makes of them is another result.
-        """
-        return is_delicate(self) and self.original.is_floating_point(), is_half(self)
+        """Smallest is what says most about whether a patch is right."""
+        return is_delicate(self), is_half(self)
 
     @property
     def sum_ulps(self) -> float:
@@ -221,8 +218,11 @@ def is_delicate(triple: Triple) -> bool:
 
 
 def is_half(triple: Triple) -> bool:
-    """Say whether numbers are none of float32, whose roundings are small."""
-    return triple.original.dtype != torch.float32
+    """Say whether numbers are none of float32, whose roundings are small.
+
+    Whole ones are none either: what no rounding makes of them is another result.
+    """
+    return triple.original.is_floating_point() and triple.original.dtype != torch.float32
 
 
 def find_far(triple: Triple, wrong: torch.Tensor) -> torch.Tensor:

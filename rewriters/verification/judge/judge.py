@@ -319,7 +319,7 @@ class Judge:
         judges = [self] if other is None else [self, other]
         deadline, known, sure = time.process_time() + _NOISE_S, KnownNoise(), True
         for case, size, triple, further in sorted(self._triples, key=lambda one: one[2].doubt):
-            if sure and triple.doubt[0]:
+            if sure and is_delicate(triple):
                 sure, hopeless = False, hopeless and refutes()
             wrong = self._find_wrong(triple, judges)
             if not wrong.any() or known.covers(triple):
@@ -339,7 +339,7 @@ class Judge:
                 found.visible &= further is None or asks or not is_delicate(triple)
                 self.differences.append(found)
                 # What is off by more than noise once is not worth the question again.
-                far = find_far(triple, wrong) if triple.doubt[0] else wrong
+                far = find_far(triple, wrong) if is_delicate(triple) else wrong
                 hopeless = hopeless or (asks and bool(far.any()))
 
     def _leave_out_noise(
