@@ -44,6 +44,7 @@ from npufix.rewriters.verification.inputs.source.slicing import (
     list_used_names,
     slice_module,
 )
+from npufix.rewriters.verification.sandbox.preloading import wants_compiler
 from npufix.rewriters.verification.sandbox.remote import passes_on, runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -125,8 +126,8 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
         LoadError: nothing works; it says what has failed first.
 
     """
-    if "optim" in text:
-        # The first optimiser imports this, which takes longer than a call may.
+    if wants_compiler(text):
+        # It takes longer than a call may.
         importlib.import_module("torch._dynamo")
     take_names_in(text)
     _, folder = package_of(Path(path))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -14,12 +15,13 @@ from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.judge.halves import find_reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
+_T = TypeVar("_T")
 ZERO = 1e-12
 """What is left in float64 of a gradient that is zero, of the others of the same call."""
 _ZERO_TIMES = 16.0
@@ -29,7 +31,8 @@ _KINK = 0.02
 """Of the largest gradient: what is no other gradient on another side."""
 _SMALL_KINK, _SMALL_SHARE = 1e-3, 0.1
 """The same of kinks that are smaller themselves: and how far beyond their sides is within them."""
-_SIDES = 4
+_SIDES, _ENOUGH_SIDES = 4, 16
+"""Where as many are the same everywhere, there is no kink."""
 _FAR_OFF = 0.01
 """Of the largest gradient: beyond what rounding leaves of sums that do not cancel."""
 _EXACT = 1e-9
@@ -76,6 +79,11 @@ class Triple:
     """Of the original against the oracle, relative to the largest element."""
     terms: int = 1
     """What each element may be the sum of: as many inputs are there for each."""
+
+    @property
+    def doubt(self) -> tuple[bool, bool]:
+        """Smallest is what says most about whether a patch is right."""
+        return is_delicate(self), is_half(self)
 
     @property
     def sum_ulps(self) -> float:
@@ -125,8 +133,8 @@ class Spread(NamedTuple):
 
     plain: CallRecord
     """As it is written."""
-    noisy: Sequence[CallRecord]
-    """With other roundings."""
+    noisy: Iterable[CallRecord]
+    """With other roundings, each made when it is asked for."""
 
 
 class Further(NamedTuple):
@@ -138,8 +146,23 @@ class Further(NamedTuple):
     """The patched code in float64."""
     large: Callable[[], CallRecord | None] = lambda: None
     """The original in float64, with large numbers where the arguments hold an Inf."""
-    near: Callable[[], Sequence[CallRecord]] = tuple
+    near: Callable[[], Iterable[CallRecord]] = tuple
     """The original in float64, with arguments that are moved a little."""
+
+
+class Kept(Generic[_T]):
+    """What is made when it is first asked for, and given again to who asks later."""
+
+    def __init__(self, made: Iterator[_T]) -> None:
+        """Have nothing made yet."""
+        self._made, self._known = made, list[_T]()
+
+    def __iter__(self) -> Iterator[_T]:
+        """Yield what is known, then what is made."""
+        yield from self._known
+        for one in self._made:
+            self._known.append(one)
+            yield one
 
 
 def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
@@ -195,8 +218,11 @@ def is_delicate(triple: Triple) -> bool:
 
 
 def is_half(triple: Triple) -> bool:
-    """Say whether numbers are none of float32, whose roundings are small."""
-    return triple.original.dtype != torch.float32
+    """Say whether numbers are none of float32, whose roundings are small.
+
+    Whole ones are none either: what no rounding makes of them is another result.
+    """
+    return triple.original.is_floating_point() and triple.original.dtype != torch.float32
 
 
 def find_far(triple: Triple, wrong: torch.Tensor) -> torch.Tensor:
@@ -295,12 +321,8 @@ def find_kinks(triple: Triple, further: Further) -> torch.Tensor:
     finite = original.isfinite().all() and triple.patched.isfinite().all()
     if not triple.what.startswith("gradient of ") or not finite:
         return nowhere
-    known = [seen.tensors.get(triple.what) for seen in further.near()]
-    sides = [make_real(v).double() for v in known if v is not None]
-    if len(sides) < _SIDES or any(side.shape != nowhere.shape for side in sides):
-        return nowhere
-    beside = torch.stack(sides)
-    if not beside.isfinite().all():
+    beside = _stack_sides(triple, further, any_spread=bool(lost.any()))
+    if beside is None or not beside.isfinite().all():
         return nowhere
     largest = max(beside.abs().max().item(), triple.noise)
     least, fine = _KINK * largest, _SMALL_KINK * largest
@@ -325,6 +347,22 @@ def find_kinks(triple: Triple, further: Further) -> torch.Tensor:
         kept, closely = (are_between(sums, others, off) for off in (least, fine))
         found &= torch.where(small & ~lost, closely, kept)
     return found
+
+
+def _stack_sides(triple: Triple, further: Further, *, any_spread: bool) -> torch.Tensor | None:
+    """Return the gradients beside a call; None if there are too few, or soon no kink is seen."""
+    known = (seen.tensors.get(triple.what) for seen in further.near())
+    every = (make_real(v).double() for v in known if v is not None)
+    sides = list(itertools.islice(every, _ENOUGH_SIDES))
+    if len(sides) < _SIDES or len({triple.original.shape, *(side.shape for side in sides)}) > 1:
+        return None
+    beside = torch.stack(sides)
+    if not any_spread and bool(
+        (beside.amax(0) - beside.amin(0) <= _SMALL_KINK * triple.noise).all()
+    ):
+        return None
+    sides += every
+    return torch.stack(sides) if len({side.shape for side in sides}) == 1 else None
 
 
 def largest_gradient(oracle: CallRecord | None) -> float:
@@ -356,8 +394,11 @@ def find_restored(
     return ~original.isfinite() & oracle.isfinite() & near
 
 
-def find_noise(triple: Triple, further: Further) -> torch.Tensor:
-    """Return for each element whether the original, rounded otherwise, is as far off."""
+def find_noise(triple: Triple, further: Further, wrong: torch.Tensor) -> torch.Tensor:
+    """Return for each element whether the original, rounded otherwise, is as far off.
+
+    No more roundings are tried once they explain all that is ``wrong``.
+    """
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
     found = further.spread()
     plain = None if found is None else found.plain.tensors.get(triple.what)
@@ -366,14 +407,16 @@ def find_noise(triple: Triple, further: Further) -> torch.Tensor:
     if not triple.original.is_floating_point():
         return _is_decided_by_noise(triple, found)
     center, spread = make_real(plain).double(), torch.zeros_like(triple.original).double()
+    right, accepted = triple.patched.double(), nowhere
+    means = [v.double() for v in (triple.original, triple.oracle) if v is not None]
     for other in found.noisy:
         value = other.tensors.get(triple.what)
         if value is not None and make_real(value).shape == spread.shape == center.shape:
             spread = spread.maximum((make_real(value).double() - center).abs().nan_to_num(0, 0, 0))
-    right = triple.patched.double()
-    accepted = right.isfinite() & ((right - triple.original.double()).abs() <= _NOISES * spread)
-    if triple.oracle is not None:
-        accepted |= right.isfinite() & ((right - triple.oracle.double()).abs() <= _NOISES * spread)
+        for one in means:
+            accepted |= right.isfinite() & ((right - one).abs() <= _NOISES * spread)
+        if not bool((wrong & ~accepted).any()):
+            break
     return accepted
 
 

@@ -304,28 +304,33 @@ class Judge:
                 self._certain.append(_difference(triple, wrong, case, size))
         return self._certain
 
-    def decide(self, other: Judge | None = None, *, hopeless: bool = False) -> None:
+    def decide(
+        self,
+        other: Judge | None = None,
+        *,
+        hopeless: bool = False,
+        refutes: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Judge the values of all cases, with the tolerance that those of ``other`` have earned.
 
-        ``hopeless``: something else refutes them, so that nobody need know what is noise.
+        ``hopeless``: something else refutes them, so that nobody need know what is noise. So do
+        results in float32, which come first, if ``refutes`` says that not all are set aside.
         """
         judges = [self] if other is None else [self, other]
-        deadline, known = time.process_time() + _NOISE_S, KnownNoise()
-        for case, size, triple, further in list(self._triples):
+        deadline, known, sure = time.process_time() + _NOISE_S, KnownNoise(), True
+        for case, size, triple, further in sorted(self._triples, key=lambda one: one[2].doubt):
+            if sure and is_delicate(triple):
+                sure, hopeless = False, hopeless and refutes()
             wrong = self._find_wrong(triple, judges)
-            if wrong.any() and known.covers(triple):
+            if not wrong.any() or known.covers(triple):
                 continue
-            if wrong.any():
-                wrong &= ~find_excused(triple, further)
+            wrong &= ~find_excused(triple, further)
             asks = further is not None and not hopeless
             if wrong.any() and asks and time.process_time() > deadline:
                 self.undecided = self.undecided or f"{triple.what}, for {case}"
                 continue
             if wrong.any() and further is not None and asks:
                 wrong = self._leave_out_noise(wrong, triple, further, case)
-                # What is off by more than noise once is not worth the question again.
-                far = wrong if not is_delicate(triple) else find_far(triple, wrong)
-                hopeless = bool(far.any())
                 if not wrong.any():
                     known.add(triple)
             if wrong.any():
@@ -333,11 +338,14 @@ class Judge:
                 # What may be noise is no counterexample where there is another.
                 found.visible &= further is None or asks or not is_delicate(triple)
                 self.differences.append(found)
+                # What is off by more than noise once is not worth the question again.
+                far = find_far(triple, wrong) if is_delicate(triple) else wrong
+                hopeless = hopeless or (asks and bool(far.any()))
 
     def _leave_out_noise(
         self, wrong: torch.Tensor, triple: Triple, further: Further, case: str
     ) -> torch.Tensor:
-        wrong = wrong & ~find_noise(triple, further)
+        wrong = wrong & ~find_noise(triple, further, wrong)
         kinks = wrong & find_kinks(triple, further) if wrong.any() else None  # of many calls
         if kinks is None or not kinks.any():
             return wrong

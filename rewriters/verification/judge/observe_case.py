@@ -25,7 +25,7 @@ from npufix.rewriters.verification.calls.observe import (
     observe,
 )
 from npufix.rewriters.verification.calls.values import FAR, LARGE, Tensor, list_kinds
-from npufix.rewriters.verification.judge.allowances import Further, Spread
+from npufix.rewriters.verification.judge.allowances import Further, Kept, Spread
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
@@ -234,7 +234,7 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
                 return None
             plain = there
         seen = (observe_with_noise(original, one, seed) for seed in SEEDS)
-        return Spread(plain, [found for found in seen if found is not None])
+        return Spread(plain, Kept(found for found in seen if found is not None))
 
     def large() -> CallRecord | None:
         if one.case.flavour != "NaN and Inf":
@@ -242,9 +242,10 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
         twin = replace(one, case=replace(one.case, flavour=LARGE))
         return observe_in_float64(original, twin)
 
-    def near() -> list[CallRecord]:
+    def near() -> Kept[CallRecord]:
         beside = (replace(one, case=replace(one.case, nudged=way)) for way in NUDGES)
-        return [seen for two in beside if (seen := observe_in_float64(original, two)) is not None]
+        seen = (observe_in_float64(original, two) for two in beside)
+        return Kept(found for found in seen if found is not None)
 
     exact = lru_cache(lambda: observe_in_float64(patched, one))
     return Further(lru_cache(noisy), exact, lru_cache(large), lru_cache(near))

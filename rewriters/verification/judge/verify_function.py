@@ -297,8 +297,13 @@ def _anything(_case: CallCase, _dtype: torch.dtype = torch.float32) -> bool:
 
 def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
     """Judge all cases; where only the drawn numbers differ, by their mean and variance."""
-    kept, _ = set_aside(run.job, run.judge.differences, compared)
-    run.judge.decide(hopeless=any(d.seen is Seen.RESULT and d.size for d in kept))
+
+    def refutes(*places: Seen) -> bool:
+        kept, _ = set_aside(run.job, run.judge.differences, compared)
+        return any(d.seen in places and d.size for d in kept)
+
+    hopeless = refutes(Seen.RESULT)
+    run.judge.decide(hopeless=hopeless, refutes=lambda: refutes(Seen.RESULT, Seen.EFFECT))
     run.special.decide()
     run.judge.cases += run.special.cases
     special = sorted(run.special.differences, key=lambda d: d.rank)

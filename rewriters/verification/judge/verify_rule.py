@@ -26,7 +26,7 @@ from npufix.rewriters.verification.calls.observe import (
 )
 from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.inputs.objects.state import cast_floats, read_state
-from npufix.rewriters.verification.judge.allowances import Further, Spread
+from npufix.rewriters.verification.judge.allowances import Further, Kept, Spread
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.kernels.common import collect_kernels
 from npufix.rewriters.verification.reference import npu_operators
@@ -210,9 +210,10 @@ class _Oracle:
 
     @cached_property
     def _spread(self) -> Spread:
-        ways = Way(), *(Way(noise=seed) for seed in SEEDS)
-        plain, *noisy = (self._observed(_draw(self.inputs, self.number), way) for way in ways)
-        return Spread(plain, noisy)
+        def run(way: Way) -> CallRecord:
+            return self._observed(_draw(self.inputs, self.number), way)
+
+        return Spread(run(Way()), Kept(run(Way(noise=seed)) for seed in SEEDS))
 
     def _observed(self, drawn: Mapping[str, Any], way: Way) -> CallRecord:
         with _spelling(self.spelling):

@@ -23,7 +23,7 @@ from npufix.rewriters.verification.sandbox import landlock
 from npufix.rewriters.verification.sandbox.job_folders import find_excess, remove
 from npufix.rewriters.verification.sandbox.job_processes import JobProcesses, Walls
 from npufix.rewriters.verification.sandbox.messages import WAITING, Question, Reply
-from npufix.rewriters.verification.sandbox.preloading import Preloader, note_imports
+from npufix.rewriters.verification.sandbox.preloading import Preloader, note_imports, wants_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +106,8 @@ class ForkServer:
             self._reply(one, excess)
 
     def _start(self, question: Question) -> None:
+        if wants_compiler(question.job.original):
+            self._preloader.take(["torch._dynamo"])
         one = JobProcesses(question, Path(tempfile.mkdtemp(prefix="job-")), self._walls)
         # Their collections need not look at, and copy, the half a million objects of torch.
         gc.freeze()

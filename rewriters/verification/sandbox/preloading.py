@@ -74,6 +74,11 @@ def is_installed(name: str) -> bool:
     return bool(found) and all(place.startswith(_LIBRARIES) for place in found)
 
 
+def wants_compiler(text: str) -> bool:
+    """Say whether the first call may import torch's compiler, as the first step of an optimizer."""
+    return "optim" in text
+
+
 class Preloader:
     """Imports what a job could import without harm."""
 

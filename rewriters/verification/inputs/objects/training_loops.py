@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -29,7 +30,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.training.loops import Batch, Item, Result
     from npufix.rewriters.verification.inputs.source.usage import Use
@@ -171,8 +172,14 @@ def _ignore(labels: torch.Tensor, number: str) -> torch.Tensor:
     return labels
 
 
-def _draw(*shape: int, seed: object) -> torch.Tensor:
-    return torch.randn(shape, generator=seed_generator(seed))
+def _draw(*shape: int, seed: Hashable) -> torch.Tensor:
+    return _draw_once(shape, seed, torch.get_default_dtype()).clone()
+
+
+@lru_cache(maxsize=256)
+def _draw_once(shape: tuple[int, ...], seed: Hashable, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers that every loop over the same batches draws again."""
+    return torch.randn(shape, generator=seed_generator(seed), dtype=dtype)
 
 
 class TrainedModel(torch.nn.Module):

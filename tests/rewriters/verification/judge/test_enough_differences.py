@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,10 +11,13 @@ torch = pytest.importorskip("torch")
 from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.calls.observe import CallRecord  # noqa: E402 - same
-from npufix.rewriters.verification.judge.allowances import Further, Spread  # noqa: E402 - same
+from npufix.rewriters.verification.judge.allowances import Further, Kept, Spread  # noqa: E402 - same
 from npufix.rewriters.verification.judge.enough import list_runs  # noqa: E402 - same
 from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SCALED = '''
 def scaled(x):
@@ -151,3 +156,45 @@ def test_same_numbers_are_held_against_float64_where_that_is_decisive(
     (measure,) = judge.measures(set())
     if not (asks or differs):  # of what is the same everywhere, one case tells how far off it is
         assert measure.error_original == measure.error_patched == pytest.approx(0.03 / 1.03)
+
+
+@pytest.mark.parametrize(("noises", "rounded"), [((0.25, 9.0), 1), ((0.0, 0.25), 2)])
+def test_no_more_roundings_are_tried_than_explain_a_difference(
+    noises: tuple[float, ...], rounded: int
+) -> None:
+    asked = list[float]()
+
+    def seen(value: float) -> CallRecord:
+        return CallRecord(tensors={"result": torch.tensor([value])})
+
+    def round_otherwise() -> Iterator[CallRecord]:
+        for noise in noises:
+            asked.append(noise)
+            yield seen(1.0 + noise)
+
+    spread, judge = Spread(seen(1.0), Kept(round_otherwise())), Judge()
+    for case in "ab":
+        judge.add(case, 1, seen(1.0), seen(1.5), lambda: seen(1.0), further=Further(lambda: spread))
+    judge.decide()
+    assert judge.differences == []
+    assert len(asked) == rounded  # of both
+
+
+@pytest.mark.parametrize("sure", [torch.float32, torch.int64])
+@pytest.mark.parametrize(("refutes", "questions"), [(True, 1), (False, 2)])
+def test_halves_are_asked_of_no_rounding_where_other_results_refute(
+    sure: torch.dtype,
+    refutes: bool,  # noqa: FBT001 - a parameter of the test
+    questions: int,
+) -> None:
+    judge, asked = Judge(), list[str]()
+    for dtype in (torch.float16, sure, sure):
+
+        def seen(value: float, kind: torch.dtype = dtype) -> CallRecord:
+            return CallRecord(tensors={"result": torch.tensor([value], dtype=kind)})
+
+        further = Further(lambda name=str(dtype): asked.append(name))  # type: ignore[misc] # a default binds it
+        judge.add("a", 1, seen(1.0), seen(4.0), lambda: seen(1.0, torch.float64), further=further)
+    judge.decide(refutes=lambda: refutes)
+    assert [d.what for d in judge.differences] == ["result"] * 3
+    assert asked == [str(sure), "torch.float16"][:questions]
