@@ -12,7 +12,7 @@ import torch
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.leaves import go_through
 from npufix.rewriters.verification.calls.named_device import mean_device
-from npufix.rewriters.verification.calls.nudges import nudge
+from npufix.rewriters.verification.calls.nudges import link, nudge
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
@@ -183,6 +183,8 @@ class Target:
     """What the code runs in: with its own version of the other files of a change."""
     around: Surroundings | None = None
     """The data of the module; every call that is prepared finds it as it was at first."""
+    linked: tuple[tuple[str, str], ...] = ()
+    """Arguments that must be computed from others, as gradients by these are asked for."""
     _function: Callable[..., Any] = print
     _parameters: list[Parameter] | None = None
     """Read once: a search asks with every call."""
@@ -320,7 +322,7 @@ class Target:
         def call(passed: Mapping[str, object]) -> object:
             low = torch.autocast(there, torch.bfloat16) if case.autocast else nullcontext()
             with mean_device(device or there), low:
-                returned[0] = self.invoke(first, _walk(passed, built))
+                returned[0] = self.invoke(first, link(_walk(passed, built), self.linked))
             return returned[0]
 
         def every_state() -> dict[str, object]:

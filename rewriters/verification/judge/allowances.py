@@ -210,6 +210,20 @@ def find_far(triple: Triple, wrong: torch.Tensor) -> torch.Tensor:
     return wrong & (off > _FAR_OFF * triple.noise)
 
 
+def rank_doubt(triple: Triple, wrong: torch.Tensor) -> tuple[int, float]:
+    """Return how much of a difference may be rounding: least of a float32 result that is far off.
+
+    By how far off the worst of these elements is, in roundings of the largest one.
+    """
+    rank = is_delicate(triple) + is_half(triple)
+    if not triple.original.is_floating_point():
+        return rank, -math.inf
+    left, right = triple.original.double(), triple.patched.double()
+    off = (right - left).abs().nan_to_num(math.inf)
+    scale = max(max_magnitude(left, left.isfinite()), triple.noise) or 1.0
+    return rank, -max_magnitude(off, wrong) / scale / eps_of(triple.original.dtype)
+
+
 def eps_of(dtype: torch.dtype) -> float:
     """Return the distance of 1 to the next number, 0 for whole numbers."""
     return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0

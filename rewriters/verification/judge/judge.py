@@ -44,6 +44,7 @@ from npufix.rewriters.verification.judge.allowances import (
     is_half,
     largest_gradient,
     make_real,
+    rank_doubt,
     relative_error,
 )
 from npufix.rewriters.verification.verdict import Measure
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 
 _NOISE_S = 12.0
 """For other roundings of all cases; they are asked for until one of them explains nothing."""
+_ENOUGH_CERTAIN = 3
+"""Of numbers that are further off than other roundings make them, nobody need ask more."""
 _MOST_DOUBTS = 2
 _MANY = 1 << 16
 """Elements that are looked at once, in the end: smaller calls show as well what is certain."""
@@ -310,13 +313,15 @@ class Judge:
         ``hopeless``: something else refutes them, so that nobody need know what is noise.
         """
         judges = [self] if other is None else [self, other]
-        deadline, known = time.process_time() + _NOISE_S, KnownNoise()
-        for case, size, triple, further in list(self._triples):
-            wrong = self._find_wrong(triple, judges)
-            if wrong.any() and known.covers(triple):
+        deadline, known, certain = time.process_time() + _NOISE_S, KnownNoise(), 0
+        every = ((self._find_wrong(one[2], judges), one) for one in list(self._triples))
+        doubtful = [(wrong, one) for wrong, one in every if wrong.any()]
+        # What is furthest off is noise least of all: after it, nobody need ask of the others.
+        doubtful.sort(key=lambda pair: rank_doubt(pair[1][2], pair[0]))
+        for off, (case, size, triple, further) in doubtful:
+            if known.covers(triple):
                 continue
-            if wrong.any():
-                wrong &= ~find_excused(triple, further)
+            wrong = off & ~find_excused(triple, further)
             asks = further is not None and not hopeless
             if wrong.any() and asks and time.process_time() > deadline:
                 self.undecided = self.undecided or f"{triple.what}, for {case}"
@@ -325,7 +330,8 @@ class Judge:
                 wrong = self._leave_out_noise(wrong, triple, further, case)
                 # What is off by more than noise once is not worth the question again.
                 far = wrong if not is_delicate(triple) else find_far(triple, wrong)
-                hopeless = bool(far.any())
+                certain += bool(wrong.any())
+                hopeless = bool(far.any()) or certain >= _ENOUGH_CERTAIN
                 if not wrong.any():
                     known.add(triple)
             if wrong.any():

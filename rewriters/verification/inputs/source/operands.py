@@ -8,6 +8,7 @@ over experts says that it holds their numbers.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -394,10 +395,34 @@ def find_derived(function: ast.AST, names: Collection[str]) -> frozenset[str]:
     return frozenset(found.intersection(names))
 
 
-def _name_first(node: ast.expr) -> str:
-    """Return ``loss`` for ``(loss / n).mean()``."""
+def list_differentiated(function: ast.AST, names: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return which arguments must be computed from which: of ``grad(u.sum(), x)``, u from x.
+
+    As long as both are what was given, and the function does not want x to have a gradient itself.
+    """
+    free, found = {*names} - list_stored_names(function), dict[tuple[str, str], None]()
+    for node in walk(function):
+        if not isinstance(node, ast.Call):
+            continue
+        if last_name(node.func) == "requires_grad_" and isinstance(node.func, ast.Attribute):
+            free.discard(_name_first(node.func.value))
+        named = {k.arg: k.value for k in node.keywords}
+        ends = [*node.args[:2], *(named[n] for n in ("outputs", "inputs") if n in named)]
+        if last_name(node.func) == "grad" and len(ends) == 2:  # noqa: PLR2004 - of what, and by what
+            results, bases = (
+                [*one.elts] if isinstance(one, ast.List | ast.Tuple) else [one] for one in ends
+            )
+            pairs = itertools.product((_name_first(r, cut=True) for r in results), bases)
+            found |= {(u, x.id): None for u, x in pairs if isinstance(x, ast.Name)}
+    return tuple((u, x) for u, x in found if u != x and {u, x} <= free)
+
+
+def _name_first(node: ast.expr, *, cut: bool = False) -> str:
+    """Return ``loss`` for ``(loss / n).mean()``; with ``cut``, for ``loss[:, 0].mean()`` too."""
     while not isinstance(node, ast.Name):
         match node:
+            case ast.Subscript(value=inner) if cut:
+                node = inner
             case ast.BinOp(left=inner) | ast.Attribute(value=inner) | ast.Call(func=inner):
                 node = inner
             case _:

@@ -17,7 +17,7 @@ from npufix.rewriters.verification.inputs.source.parameters import Parameter  # 
 from npufix.rewriters.verification.inputs.source.several import guess_several  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.usage import Use  # noqa: E402 - same
-from npufix.rewriters.verification.judge.randomness import drop_alike  # noqa: E402 - same
+from npufix.rewriters.verification.judge.randomness import tell_draws_apart  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 if TYPE_CHECKING:
@@ -147,9 +147,9 @@ def test_what_is_shuffled_goes_together() -> None:
     def shifted(alike: bool) -> Callable[[int], CallRecord]:  # noqa: FBT001 - a parameter
         return lambda seed: _mix(seed + 5000, alike=alike)
 
-    assert drop_alike(partial(_mix, alike=True), shifted(True))  # noqa: FBT003 - same
-    assert drop_alike(partial(_mix, alike=False), shifted(False))  # noqa: FBT003 - same
-    assert not drop_alike(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
+    assert not tell_draws_apart(partial(_mix, alike=True), shifted(True))  # noqa: FBT003 - same
+    assert not tell_draws_apart(partial(_mix, alike=False), shifted(False))  # noqa: FBT003 - same
+    assert tell_draws_apart(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
 
 
 @pytest.mark.parametrize(
