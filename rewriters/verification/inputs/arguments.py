@@ -192,8 +192,9 @@ def _guess_cached(
     deep = re.search(NESTED, annotation) is not None
     if annotation and not (deep or (named and re.search(_SEVERAL, annotation))):
         return []
-    if not (deep or (named and (use.paired or use.deep or use.indexed or use.looped))):
-        return []
+    parted = (annotation or not shapes) and (use.indexed or use.looped)
+    if not (deep or (named and (use.paired or use.deep or parted))):
+        return []  # ``cache (blocks, H, D)`` has rows
     found = [*shapes, base]
     if named and len(base) == _HEADS - 1 and not shapes:
         rows, length, width = base
