@@ -455,7 +455,8 @@ def guess_argument(
         plain += tell_apart(parameter.default)
     if parameter.has_default:
         default: list[Spec] = [Value(parameter.default, given=False)]
-        others = made if wants_tensor or parameter.default is None else []
+        told = plain and re.search(_PLAIN, parameter.annotation)  # ``scale: float | None = None``
+        others = made if wants_tensor or (parameter.default is None and not told) else []
         same_kind = [
             s for s in plain if isinstance(s, Value) and type(s.value) is type(parameter.default)
         ]

@@ -356,7 +356,7 @@ class _Search:
         named = {p.name: p for p in self.target.parameters()}
         hidden = (
             named[name]
-            for name in dict.fromkeys(read)
+            for name in dict.fromkeys([*read, *(p.name for p in self.target.told.options)])
             if name in named and all(is_default(a.specs.get(name)) for a in found.assignments)
         )
         recipe = next(iter(self.options), None)

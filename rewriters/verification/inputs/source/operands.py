@@ -417,6 +417,33 @@ def list_differentiated(function: ast.AST, names: Collection[str]) -> tuple[tupl
     return tuple((u, x) for u, x in found if u != x and {u, x} <= free)
 
 
+def list_options(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield what is read of ``**kwargs`` by name, with its default; None where it must be there.
+
+    ``kwargs.get("scale", 1.0)``, ``kwargs["scale"]`` and, as it may be left out, with ``"scale" in
+    kwargs``.
+    """
+    of = function.args.kwarg.arg if function.args.kwarg is not None else ""
+    found: dict[str, ast.expr | None] = {}
+    for node in walk(function) if of else ():
+        match node:
+            case ast.Call(
+                func=ast.Attribute(ast.Name(id=name), "get" | "pop" as how),
+                args=[ast.Constant(str(key)), *default],
+            ) if name == of:
+                if default or how == "get":
+                    found[key] = default[0] if default else ast.Constant(None)
+                else:
+                    found.setdefault(key, None)
+            case ast.Subscript(ast.Name(id=name), ast.Constant(str(key)), ast.Load()) if name == of:
+                found.setdefault(key, None)
+            case ast.Compare(ast.Constant(str(key)), _, [ast.Name(id=name)]) if name == of:
+                found[key] = found.get(key) or ast.Constant(None)
+    yield from ((key, default) for key, default in found.items() if key.isidentifier())
+
+
 def _name_first(node: ast.expr, *, cut: bool = False) -> str:
     """Return ``loss`` for ``(loss / n).mean()``; with ``cut``, for ``loss[:, 0].mean()`` too."""
     while not isinstance(node, ast.Name):

@@ -266,7 +266,7 @@ def tell_apart(default: object) -> list[Spec]:
     kinds = set(map(type, numbers))
     if len(kinds) != 1 or kinds.isdisjoint({int, float}) or len(set(numbers)) == len(numbers):
         return []
-    return [_spread(default)]
+    return [_spread(numbers)]
 
 
 def _spread(default: Sequence[float]) -> Spec:

@@ -149,7 +149,28 @@ def test_what_is_shuffled_goes_together() -> None:
 
     assert not tell_draws_apart(partial(_mix, alike=True), shifted(True))  # noqa: FBT003 - same
     assert not tell_draws_apart(partial(_mix, alike=False), shifted(False))  # noqa: FBT003 - same
-    assert tell_draws_apart(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
+    found = tell_draws_apart(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
+    assert found == "results go together otherwise, over 48 draws"
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda x: x < 0.5, "result is zero in 10% of the elements in the original, in 5"),
+        (lambda x: (x > 0.1) * 1.5, "the mean of result at "),
+        (lambda x: 0.9 + 0.01 * x, "result is zero in 10% of the elements in the original, in 0%"),
+    ],
+)
+def test_what_many_draws_show_is_said(
+    draw: Callable[[torch.Tensor], torch.Tensor], words: str
+) -> None:
+    def run(seed: int, draw: Callable[[torch.Tensor], torch.Tensor]) -> CallRecord:
+        drawn = torch.rand(40, 50, generator=torch.Generator().manual_seed(seed))
+        return CallRecord({"result": draw(drawn).float()})
+
+    keeps = partial(run, draw=lambda x: x > 0.1)
+    assert not tell_draws_apart(keeps, lambda seed: keeps(seed + 5000))
+    assert words in tell_draws_apart(keeps, lambda seed: run(seed + 5000, draw))
 
 
 @pytest.mark.parametrize(

@@ -151,3 +151,22 @@ def test_same_numbers_are_held_against_float64_where_that_is_decisive(
     (measure,) = judge.measures(set())
     if not (asks or differs):  # of what is the same everywhere, one case tells how far off it is
         assert measure.error_original == measure.error_patched == pytest.approx(0.03 / 1.03)
+
+
+def test_what_is_beyond_noise_a_few_times_is_not_asked_again() -> None:
+    judge, asked = Judge(), list[float]()
+
+    def seen(value: float, dtype: torch.dtype = torch.bfloat16) -> CallRecord:
+        return CallRecord(tensors={"result": torch.tensor([1.0, value], dtype=dtype)})
+
+    def other(off: float) -> Spread:
+        asked.append(off)
+        return Spread(seen(2.0), [seen(2.0)])
+
+    for off in (0.25, 0.5, 1.0, 2.0, 4.0):
+        further = Further(lambda off=off: other(off))  # type: ignore[misc] # a default binds it
+        exact = lambda: seen(2.0, torch.float64)  # noqa: E731 - one expression
+        judge.add(str(off), 2, seen(2.0), seen(2.0 + off), exact, further=further)
+    judge.decide()
+    assert asked == [4.0, 2.0, 1.0]  # the worst first
+    assert len(judge.differences) == 5
