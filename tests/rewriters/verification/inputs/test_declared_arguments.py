@@ -18,6 +18,7 @@ from npufix.rewriters.verification.calls.nudges import link
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import guess_argument
 from npufix.rewriters.verification.inputs.load import load
+from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     AssumptionError,
     parse_assumption,
@@ -29,7 +30,7 @@ from npufix.rewriters.verification.inputs.source.declarations import (
 )
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.source.operands import list_differentiated
-from npufix.rewriters.verification.inputs.source.parameters import Parameter
+from npufix.rewriters.verification.inputs.source.parameters import Parameter, read_told
 from npufix.rewriters.verification.inputs.source.shapes import read_annotation, read_text
 from npufix.rewriters.verification.inputs.source.usage import find_uses
 
@@ -514,3 +515,34 @@ def test_each_row_is_computed_from_its_own() -> None:
     (first,) = torch.autograd.grad(value[1].sum(), of, create_graph=True)
     assert first.count_nonzero(dim=1).tolist() == [0, 4, 0]
     assert torch.autograd.grad(first.sum(), of)[0].count_nonzero()
+
+
+def test_what_is_read_of_keywords_is_an_argument() -> None:
+    code = """
+    def f(x, scale=1, **more):
+        if "bias" in more:
+            x = x + more["bias"]
+        return x * more.get("scale", 2) * more.pop("rate", 0.5) + more["shift"] + more.get("way")
+    """
+    function = ast.parse(dedent(code)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    found = {p.name: p.default for p in read_told(function).options}
+    none = inspect.Parameter.empty
+    assert found == {"bias": None, "rate": 0.5, "shift": none, "way": None}
+    assert not read_told(ast.parse("def f(x, more):\n    return more['a']").body[0]).options  # type: ignore[arg-type]
+
+
+def test_other_numbers_than_a_default_of_several() -> None:
+    defaults = (10.0, 5.0, 5.0), (1, 2, 3), [1.0, 2.0], (), ("a",), (1, 2.0)
+    found = [[str(s) for s in several.vary_numbers(default)] for default in defaults]
+    assert found == [["(10.0, 5.625, 6.25)"], ["(1, 3, 5)"], ["[1.0, 2.25]"], [], [], []]
+
+
+def test_no_tensor_is_passed_for_what_is_called_a_number() -> None:
+    text = 'def f(x, scale=None):\n    """x: (B, T); {}"""\n    return x * (scale or 2)\n'
+    given = {}
+    for said in ("scale: float or None", "scale is optional"):
+        one = declared(text.format(said)).of("scale")
+        guesses = guess_argument(Parameter("scale", "", None), (2, 3, 8), (), one)
+        given[said] = any(isinstance(guess, Tensor) for guess in guesses)
+    assert list(given.values()) == [False, True]

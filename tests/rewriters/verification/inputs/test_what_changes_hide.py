@@ -89,6 +89,15 @@ def residual(p: torch.Tensor, q: torch.Tensor):
     left = (p - q).clamp(min=0)
     return torch.where(left.sum() > 0, left, p)
 """
+SCALED = """
+def scaled(x, **options):
+    return x * options.get("scale", 2.0)
+"""
+LAPLACE = """
+def laplace(u, x):
+    first = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+    return torch.autograd.grad(first[:, 0].sum(), x)[0][:, 0]
+"""
 LOOKUP = """
 def lookup(table: dict[str, int], key: str):
     return table[key] if key in table else -1
@@ -107,12 +116,17 @@ def lookup(table: dict[str, int], key: str):
         (RESIDUAL, ("torch.where(left.sum() > 0, left, p)", "left")),
         (LOOKUP, ("table[key] if key in table else -1", "table.get(key) or -1")),
         (CLIPPED, ("p.grad.div_(scale)", NOT_SCALED)),
+        (SCALED, ('options.get("scale", 2.0)', "2.0")),
     ],
 )
 def test_what_few_calls_show(code: str, change: tuple[str, str]) -> None:
     found = verdict(code, change)
     assert found.status is Status.REFUTED, found
     assert found.script
+
+
+def test_what_gradients_are_taken_by_is_what_they_are_of() -> None:
+    assert verdict(LAPLACE, ("(first[:, 0]", "(first[:, -1]")).status is Status.REFUTED
 
 
 SHARED = """
