@@ -164,7 +164,7 @@ def test_what_is_shuffled_goes_together() -> None:
     assert not tell_draws_apart(partial(_mix, alike=True), shifted(True))  # noqa: FBT003 - same
     assert not tell_draws_apart(partial(_mix, alike=False), shifted(False))  # noqa: FBT003 - same
     found = tell_draws_apart(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
-    assert found == "results go together otherwise, over 48 draws"
+    assert found.startswith("results go together otherwise, over ")
 
 
 @pytest.mark.parametrize(
