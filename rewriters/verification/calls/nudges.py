@@ -1,8 +1,12 @@
-"""Arguments a little beside those of a call: where ``x.max()`` has two equal maxima, it has one."""
+"""Arguments a little beside those of a call: where ``x.max()`` has two equal maxima, it has one.
+
+And those that are computed from one another.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
@@ -15,7 +19,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 NUDGES = range(1, 33)
 """Which of two equal numbers is the larger one is the same in all of them once in many millions."""
@@ -65,3 +69,35 @@ def _move(value: object, name: str, number: int, sign: int) -> object:
         way = torch.linspace(first, last, value.numel(), dtype=torch.float64).view(value.shape)
     small = torch.where(value.abs() < _FILL, value.abs().clamp(min=1.0) * _STEP, 0.0)
     return value + small.nan_to_num(0.0) * way
+
+
+def link(passed: Mapping[str, object], pairs: Sequence[tuple[str, str]]) -> dict[str, object]:
+    """Return arguments of which one is computed from another: ``u`` from ``x``, by a sine.
+
+    ``torch.autograd.grad(u.sum(), x)`` has nothing to go back along else; a sine has gradients of
+    gradients, in which each number of ``x`` has a part of its own.
+    """
+    made = dict(passed)
+    for result, of in pairs:
+        value, base = made.get(result), made.get(of)
+        if not (_is_floating(value) and _is_floating(base)):
+            continue
+        if not base.requires_grad:
+            base = made[of] = base.detach().requires_grad_()
+        with torch.enable_grad():
+            made[result] = value + _compute(base, value.shape).to(value.dtype)
+    return made
+
+
+def _is_floating(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.numel())
+
+
+def _compute(base: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return numbers of this shape, each row from the same row of ``base`` where there is one."""
+    by_row = bool(shape) and base.dim() > 0 and shape[0] == base.shape[0]
+    rows = base.reshape(shape[0] if by_row else 1, -1)
+    ramp = torch.linspace(0.5, 1.5, rows.shape[1], dtype=base.dtype, device=base.device)
+    size = math.prod(shape) // len(rows)
+    phases = torch.linspace(0.0, 1.0, size, dtype=base.dtype, device=base.device)
+    return ((rows * ramp).sum(1, keepdim=True) + phases).sin().reshape(shape)

@@ -192,8 +192,9 @@ def _guess_cached(
     deep = re.search(NESTED, annotation) is not None
     if annotation and not (deep or (named and re.search(_SEVERAL, annotation))):
         return []
-    if not (deep or (named and (use.paired or use.deep or use.indexed or use.looped))):
-        return []
+    parted = (annotation or not shapes) and (use.indexed or use.looped)
+    if not (deep or (named and (use.paired or use.deep or parted))):
+        return []  # ``cache (blocks, H, D)`` has rows
     found = [*shapes, base]
     if named and len(base) == _HEADS - 1 and not shapes:
         rows, length, width = base
@@ -454,7 +455,8 @@ def guess_argument(
         plain += tell_apart(parameter.default)
     if parameter.has_default:
         default: list[Spec] = [Value(parameter.default, given=False)]
-        others = made if wants_tensor or parameter.default is None else []
+        told = plain and re.search(_PLAIN, parameter.annotation)  # ``scale: float | None = None``
+        others = made if wants_tensor or (parameter.default is None and not told) else []
         same_kind = [
             s for s in plain if isinstance(s, Value) and type(s.value) is type(parameter.default)
         ]

@@ -356,14 +356,15 @@ class _Search:
         named = {p.name: p for p in self.target.parameters()}
         hidden = (
             named[name]
-            for name in dict.fromkeys(read)
+            for name in dict.fromkeys([*read, *(p.name for p in self.target.told.options)])
             if name in named and all(is_default(a.specs.get(name)) for a in found.assignments)
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
             use = self.declared.of(parameter.name).use
             made = [s for s in guess_objects(parameter, use) if isinstance(s, MadeArgument)]
-            for other in vary_default(parameter) or made[:1] or several.vary_absent(parameter, use):
+            others = vary_default(parameter) or several.vary_numbers(parameter.default) or made[:1]
+            for other in others or several.vary_absent(parameter, use):
                 # in a call that reaches the lines: ``eta`` may have to be another as well
                 known = [with_specs(a, **{parameter.name: other}) for a in found.assignments]
                 assignments = self.combine(recipe, {parameter.name: other})

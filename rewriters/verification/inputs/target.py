@@ -12,7 +12,7 @@ import torch
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.leaves import go_through
 from npufix.rewriters.verification.calls.named_device import mean_device
-from npufix.rewriters.verification.calls.nudges import nudge
+from npufix.rewriters.verification.calls.nudges import link, nudge
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
@@ -48,7 +48,9 @@ from npufix.rewriters.verification.inputs.objects.weights import (
     take_steps,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
+    TOLD_NOTHING,
     Parameter,
+    Told,
     list_parameters,
     see_through,
     tie_ends,
@@ -183,6 +185,8 @@ class Target:
     """What the code runs in: with its own version of the other files of a change."""
     around: Surroundings | None = None
     """The data of the module; every call that is prepared finds it as it was at first."""
+    told: Told = TOLD_NOTHING
+    """What the original's text says of arguments."""
     _function: Callable[..., Any] = print
     _parameters: list[Parameter] | None = None
     """Read once: a search asks with every call."""
@@ -226,7 +230,7 @@ class Target:
 
         """
         if self._parameters is None:
-            self._parameters = self._read_signature()
+            self._parameters = [*self._read_signature(), *self.told.options]
         return self._parameters
 
     def _read_signature(self) -> list[Parameter]:
@@ -320,7 +324,7 @@ class Target:
         def call(passed: Mapping[str, object]) -> object:
             low = torch.autocast(there, torch.bfloat16) if case.autocast else nullcontext()
             with mean_device(device or there), low:
-                returned[0] = self.invoke(first, _walk(passed, built))
+                returned[0] = self.invoke(first, link(_walk(passed, built), self.told.linked))
             return returned[0]
 
         def every_state() -> dict[str, object]:
@@ -362,8 +366,7 @@ class Target:
     @property
     def sizes(self) -> dict[str, int]:
         """Whole numbers that the object is made with where nothing is said."""
-        made = {name: parameter.default for name, parameter in self.constructor.items()}
-        return {name: value for name, value in made.items() if type(value) is int}
+        return {n: p.default for n, p in self.constructor.items() if type(p.default) is int}
 
     def constants(self) -> dict[str, object]:
         """Return what the module holds, and the class that the function is in, by bare names."""

@@ -7,5 +7,5 @@
 ``plausibility`` says which differences a caller sees, ``halves`` which of them are those of odd
 sizes. ``shrink`` makes a difference small, ``programs`` writes it as a program; where there is
 none, ``checks`` asks what else must hold.
-``evidence`` gathers all of it, with the ``tried_calls``; ``enough`` says when that will do.
+``evidence`` gathers all of it, as ``difference``s; ``enough`` says when that will do.
 """

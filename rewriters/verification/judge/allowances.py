@@ -81,11 +81,6 @@ class Triple:
     """What each element may be the sum of: as many inputs are there for each."""
 
     @property
-    def doubt(self) -> tuple[bool, bool]:
-        """Smallest is what says most about whether a patch is right."""
-        return is_delicate(self), is_half(self)
-
-    @property
     def sum_ulps(self) -> float:
         """How far off a gradient may be, as a sum of rounded products, of its largest element.
 
@@ -234,6 +229,20 @@ def find_far(triple: Triple, wrong: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(wrong)
     off = (triple.patched.double() - triple.original.double()).abs()
     return wrong & (off > _FAR_OFF * triple.noise)
+
+
+def rank_doubt(triple: Triple, wrong: torch.Tensor) -> tuple[int, float]:
+    """Return how much of a difference may be rounding: least of a float32 result that is far off.
+
+    By how far off the worst of these elements is, in roundings of the largest one.
+    """
+    rank = is_delicate(triple) + is_half(triple)
+    if not triple.original.is_floating_point():
+        return rank, -math.inf
+    left, right = triple.original.double(), triple.patched.double()
+    off = (right - left).abs().nan_to_num(math.inf)
+    scale = max(max_magnitude(left, left.isfinite()), triple.noise) or 1.0
+    return rank, -max_magnitude(off, wrong) / scale / eps_of(triple.original.dtype)
 
 
 def eps_of(dtype: torch.dtype) -> float:

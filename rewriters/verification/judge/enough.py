@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.values import list_dimensions
-from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
+from npufix.rewriters.verification.judge.difference import Difference, Seen
+from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     choose_dtypes,

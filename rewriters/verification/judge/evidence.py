@@ -11,17 +11,19 @@ from npufix.rewriters.verification.calls.device import describe_place
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.judge.observe_case import name_dtype, observe_original
 from npufix.rewriters.verification.judge.plausibility import Purpose
-from npufix.rewriters.verification.judge.tried_calls import TriedCalls
 from npufix.rewriters.verification.verdict import (
     Launches,
     Measure,
     Status,
     Synchronisations,
     Times,
+    Tried,
     Verdict,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from npufix.rewriters.edit.job import Job
@@ -38,6 +40,7 @@ _OTHER_NUMBERS = (
 _NO_KERNEL = (
     r"NoReferenceKernel|UncoveredLaunch|not implemented|NotImplemented|no kernel|CPU kernel"
 )
+_MOST_SHOWN = 40
 
 
 class RefusedCase(NamedTuple):
@@ -45,6 +48,53 @@ class RefusedCase(NamedTuple):
 
     one: CaseRun
     error: str
+
+
+@dataclass(slots=True)
+class TriedCalls:
+    """What was called so far, in few words: sizes, dtypes, masks, values, modes."""
+
+    arguments: dict[str, None] = field(default_factory=dict)
+    dtypes: dict[str, None] = field(default_factory=dict)
+    values: dict[str, None] = field(default_factory=dict)
+    modes: dict[str, None] = field(default_factory=dict)
+    errors: dict[str, None] = field(default_factory=dict)
+    """Exceptions that both versions raise."""
+    lines: dict[int, None] = field(default_factory=dict)
+    """Lines of the changed text that have run."""
+
+    def add(self, one: CaseRun) -> None:
+        """Take a call that was compared."""
+        case = one.case
+        self.arguments[str(case.assignment)] = None
+        self.dtypes[name_dtype(one.dtype)] = None
+        self.values[case.flavour] = None
+        if case.assignment.recipe is not None:
+            self.modes["training mode" if case.training else "eval mode"] = None
+        if case.steps:
+            self.modes[f"{case.steps} optimiser steps"] = None
+        if case.float32_weights:
+            self.modes["float32 weights"] = None
+        self.modes["without gradients" if one.gradients == "none" else "with gradients"] = None
+        if one.second and one.gradients != "none" and not one.original.without_second:
+            self.modes["with second derivatives"] = None
+
+    def note_lines(self, places: Iterable[Place]) -> None:
+        """Take the lines of the changed text that a call has run."""
+        self.lines |= dict.fromkeys(sorted(p for p in places if isinstance(p, int)))
+
+    def summarise(self) -> Tried:
+        """Return it for the verdict."""
+        shown = list(self.arguments)[:_MOST_SHOWN]
+        return Tried(
+            tuple(shown),
+            len(self.arguments) - len(shown),
+            tuple(self.dtypes),
+            tuple(self.values),
+            tuple(self.modes),
+            tuple(self.errors),
+            tuple(sorted(self.lines)),
+        )
 
 
 @dataclass(slots=True)

@@ -10,17 +10,14 @@ passes, which is within twice of that, and 0.503 does not.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from npufix.rewriters.verification.calls.leaves import (
-    name_kind,
     spell_apart,
     tell_apart,
     tells_apart,
@@ -44,7 +41,14 @@ from npufix.rewriters.verification.judge.allowances import (
     is_half,
     largest_gradient,
     make_real,
+    rank_doubt,
     relative_error,
+)
+from npufix.rewriters.verification.judge.difference import (
+    Difference,
+    Seen,
+    describe_difference,
+    place_of,
 )
 from npufix.rewriters.verification.verdict import Measure
 
@@ -59,57 +63,11 @@ if TYPE_CHECKING:
 
 _NOISE_S = 12.0
 """For other roundings of all cases; they are asked for until one of them explains nothing."""
+_ENOUGH_CERTAIN = 3
+"""Of numbers that are further off than other roundings make them, nobody need ask more."""
 _MOST_DOUBTS = 2
 _MANY = 1 << 16
 """Elements that are looked at once, in the end: smaller calls show as well what is certain."""
-
-
-class Seen(IntEnum):
-    """Where a difference is seen; the first say most about what is wrong."""
-
-    RESULT = 0
-    EFFECT = 1
-    """On arguments, the object, the module, the state of random numbers, settings of torch."""
-    GRADIENT = 2
-    ERROR = 3
-    MEMORY = 4
-    """Whose memory a result shares."""
-    STRIDES = 5
-
-
-@dataclass(slots=True)
-class Difference:
-    """Something that tells the two apart."""
-
-    text: str
-    case: str
-    size: int
-    visible: bool = True
-    """Whether a person sees it in the printed numbers."""
-    what: str = ""
-    """The tensor or fact that differs; empty for an exception."""
-    least: float = 0.0
-    """Half of the difference, which is beyond rounding by far."""
-    seen: Seen = Seen.RESULT
-    leaks: bool = False
-    """Whether a result or an effect is finite in the original and is not in the patched code."""
-    still: bool = False
-    """Whether all gradients of the call are zero, or this one is in both versions."""
-
-    @property
-    def rank(self) -> tuple[bool, bool, int, int]:
-        """Smallest is the best counterexample: one that is seen, in a result, on little data."""
-        return self.size == 0, not self.visible, self.seen, self.size
-
-
-def _place(what: str) -> Seen:
-    if what.startswith(("gradient of ", "requires_grad of ")):
-        return Seen.GRADIENT
-    return (
-        Seen.RESULT
-        if what.startswith(("result", "type of result", "order of result"))
-        else Seen.EFFECT
-    )
 
 
 class _Errors(NamedTuple):
@@ -192,7 +150,7 @@ class Judge:
         still = cache(lambda: not (original.flows or patched.flows))
 
         def differs(text: str, what: str = "", seen: Seen | None = None) -> None:
-            at = _place(what) if seen is None else seen
+            at = place_of(what) if seen is None else seen
             # ``if rows.numel():`` leaves an expert without tokens out; without it there are zeros.
             moved = original.moves(what) or patched.moves(what)
             rests = still() or (what.startswith("gradient of ") and not moved)
@@ -301,7 +259,7 @@ class Judge:
                 wrong = self._leave_out_noise(wrong, triple, further, case)
                 self._doubts += delicate and not wrong.any()
             if wrong.any():
-                self._certain.append(_difference(triple, wrong, case, size))
+                self._certain.append(describe_difference(triple, wrong, case, size))
         return self._certain
 
     def decide(
@@ -317,30 +275,35 @@ class Judge:
         results in float32, which come first, if ``refutes`` says that not all are set aside.
         """
         judges = [self] if other is None else [self, other]
-        deadline, known, sure = time.process_time() + _NOISE_S, KnownNoise(), True
-        for case, size, triple, further in sorted(self._triples, key=lambda one: one[2].doubt):
+        deadline, known, certain = time.process_time() + _NOISE_S, KnownNoise(), 0
+        every = ((self._find_wrong(one[2], judges), one) for one in list(self._triples))
+        doubtful = [(wrong, one) for wrong, one in every if wrong.any()]
+        # What is furthest off is noise least of all: after it, nobody need ask of the others.
+        doubtful.sort(key=lambda pair: rank_doubt(pair[1][2], pair[0]))
+        sure = True
+        for off, (case, size, triple, further) in doubtful:
             if sure and is_delicate(triple):
                 sure, hopeless = False, hopeless and refutes()
-            wrong = self._find_wrong(triple, judges)
-            if not wrong.any() or known.covers(triple):
+            if known.covers(triple):
                 continue
-            wrong &= ~find_excused(triple, further)
+            wrong = off & ~find_excused(triple, further)
             asks = further is not None and not hopeless
             if wrong.any() and asks and time.process_time() > deadline:
                 self.undecided = self.undecided or f"{triple.what}, for {case}"
                 continue
             if wrong.any() and further is not None and asks:
                 wrong = self._leave_out_noise(wrong, triple, further, case)
+                certain += bool(wrong.any())
                 if not wrong.any():
                     known.add(triple)
             if wrong.any():
-                found = _difference(triple, wrong, case, size)
+                found = describe_difference(triple, wrong, case, size)
                 # What may be noise is no counterexample where there is another.
                 found.visible &= further is None or asks or not is_delicate(triple)
                 self.differences.append(found)
                 # What is off by more than noise once is not worth the question again.
                 far = find_far(triple, wrong) if is_delicate(triple) else wrong
-                hopeless = hopeless or (asks and bool(far.any()))
+                hopeless = hopeless or (asks and (bool(far.any()) or certain >= _ENOUGH_CERTAIN))
 
     def _leave_out_noise(
         self, wrong: torch.Tensor, triple: Triple, further: Further, case: str
@@ -475,26 +438,3 @@ def _own_affair(original: CallRecord, patched: CallRecord) -> set[str]:
 
 def _names(names: frozenset[str] | None) -> str:
     return " and ".join(sorted(names)) if names else "nothing"
-
-
-def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Difference:
-    """Describe the element that is furthest off."""
-    off = (triple.patched.double() - triple.original.double()).abs()
-    off = (off / triple.original.double().abs().clamp(min=1e-30)).nan_to_num(1e300, posinf=1e300)
-    off = torch.where(wrong, off, -1.0)
-    at = tuple((off == off.max()).nonzero()[0].tolist())
-    left, right = triple.original[at].item(), triple.patched[at].item()
-    reference = "" if triple.oracle is None else f" (float64: {triple.oracle[at].item():.6g})"
-    where = f" at {list(at)}" if at else ""
-    count = f"; {int(wrong.sum())} of {wrong.numel()} elements differ" if wrong.numel() > 1 else ""
-    text = (
-        f"{triple.what} {name_kind(triple.original)}{where} is {left:.6g} in the original, "
-        f"{right:.6g} in the patched code{reference}{count}"
-    )
-    visible = f"{left:.3g}" != f"{right:.3g}"
-    least = abs(left - right) / 2
-    least = least if math.isfinite(least) else 0.0
-    place = _place(triple.what)
-    finite = triple.original[wrong].isfinite() & ~triple.patched[wrong].isfinite()
-    leaks = place is not Seen.GRADIENT and bool(finite.any())
-    return Difference(text, case, size, visible, triple.what, least, place, leaks)

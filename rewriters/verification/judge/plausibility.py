@@ -26,6 +26,7 @@ from npufix.rewriters.verification.inputs.objects.offers import has_no_weights
 from npufix.rewriters.verification.inputs.source.attributes import sees_order
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.judge.difference import Seen
 from npufix.rewriters.verification.judge.halves import (
     cuts_in_two,
     find_met_by_chance,
@@ -35,7 +36,6 @@ from npufix.rewriters.verification.judge.halves import (
     is_for_odd,
     is_odd,
 )
-from npufix.rewriters.verification.judge.judge import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.source.declarations import Declarations
-    from npufix.rewriters.verification.judge.judge import Difference
+    from npufix.rewriters.verification.judge.difference import Difference
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 _TREATS = (
@@ -55,8 +55,8 @@ _SELECTS = frozenset({"masked_fill", "masked_fill_", "masked_scatter", "masked_s
 _MEMORY = r"^memory of (result.*)$"
 _OUTSIDE = r"(?i)index\w* .*out of (range|bounds)|out of bounds|smaller than num_classes"
 _AMBIGUOUS = r"dimension size -1 can be any value\b|greater than actual input size"
-_OF_NOTHING = r"non-positive groups|primitive descriptor"
-"""How convolutions refuse no channels, or a kernel of no positions."""
+_OF_NOTHING = r"non-positive groups|primitive descriptor|returned an invalid gradient"
+"""How convolutions refuse no channels, or a kernel of no positions; and gradients no rows."""
 _ASKS_EMPTY = (
     r"numel\(\)|\bempty\b|len\(\w+\) *== *0|not len\(|(shape|size)[\[(]-?\d+[\])] *[=>]=? *0"
 )
@@ -73,6 +73,11 @@ _ASKS_DTYPE = (
     r"|type_as|autocast"
 )
 """What code says that is written for floats of several dtypes."""
+_MADE_ALIKE = re.compile(
+    r"(\b(?:zeros|ones|full|empty|arange|eye|linspace)\((?:[^()]|\([^()]*\))*?)"
+    r", *dtype *= *\w+\.dtype\b"
+)
+"""``torch.zeros(n, dtype=k.dtype)``, which says nothing of others."""
 _ASKS_WHOLE = r"u?int\d+\b|\.(long|int|short|byte)\(|is_floating_point|one_hot|bincount|[Ii]nteger"
 _TELLS_KINDS = r"\bis_(floating_point|complex)\("
 _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
@@ -330,7 +335,7 @@ class _Differences:
                 case is not None
                 and re.search(_WANTS_ONE, text)
                 and _is_mixed(case)
-                and not re.search(_ASKS_DTYPE, code)
+                and not re.search(_ASKS_DTYPE, _MADE_ALIKE.sub(r"\1", code))
             )
             or (case is not None and re.search(_OUTSIDE, text) and _indexes_nothing(case))
             or (WRITES_INTO_LEAF in text and _is_empty(case))  # in a loop over no rows, nobody does

@@ -45,6 +45,8 @@ _CORNER = 4
 _MOST_PAIRS = 6
 _APART = 25.0
 """The square of the correlation of what is independent, times the runs: once in two million."""
+_SEEN = 0.05
+"""What two shares of zeros differ by where a person sees it."""
 _OTHER_SEED = 7919
 _SEEDS = 8
 """A dropout may keep a single element under several seeds in a row."""
@@ -71,8 +73,10 @@ def draws_by_others(job: Job) -> bool:
     return before != after
 
 
-def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], CallRecord]) -> bool:
-    """Say whether results and gradients of many runs vary alike, each and together."""
+def tell_draws_apart(
+    original: Callable[[int], CallRecord], patched: Callable[[int], CallRecord]
+) -> str:
+    """Return in what results and gradients of many runs do not vary alike, each and together."""
     until = time.process_time() + _MORE_S
     runs: list[list[Mapping[str, torch.Tensor]]] = [[], []]
     for count in (_RUNS, _MORE_RUNS):
@@ -81,16 +85,50 @@ def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], C
                 break
             for several, run in zip(runs, (original, patched), strict=True):
                 several.append(_numbers(run(seed)))
-        names = set(runs[0][0])
-        if any(set(numbers) != names for several in runs for numbers in several):
-            return False
-        if not all(_alike(*([n[name] for n in several] for several in runs)) for name in names):
-            return False
+        names = list(runs[0][0])
+        if any(numbers.keys() != runs[0][0].keys() for several in runs for numbers in several):
+            return "results or gradients are missing in some draws, of one version alone"
+        for name in names:
+            both = [[n[name] for n in several] for several in runs]
+            if not _alike(*both):
+                return _describe(name, *both)
         if not _vary_together(*runs):
-            return False
+            return f"results go together otherwise, over {len(runs[0])} draws"
         if _MORE_RUNS * sum(numbers.numel() for numbers in runs[0][0].values()) > _MOST_NUMBERS:
-            return True
-    return True
+            return ""
+    return ""
+
+
+def _describe(name: str, left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> str:
+    """Say what many draws show: how often there is a zero, the mean, the variance."""
+    if {t.shape for t in left} != {t.shape for t in right} or len({t.shape for t in left}) > 1:
+        return f"{name} is of other sizes in some draws"
+    first, second = torch.stack(tuple(left)), torch.stack(tuple(right))
+    over = f"over {len(first)} draws"
+    zeros = [(side == 0).double().mean().item() for side in (first, second)]
+    if abs(zeros[0] - zeros[1]) > _SEEN:
+        return (
+            f"{name} is zero in {zeros[0]:.0%} of the elements in the original, in {zeros[1]:.0%} "
+            f"in the patched code, {over}"
+        )
+    means, variances = [s.mean(0) for s in (first, second)], [s.var(0) for s in (first, second)]
+    error = ((variances[0] + variances[1]) / len(first)).sqrt() + 1e-5 * (1 + means[0].abs())
+    sigmas = (means[0] - means[1]).abs() / error
+    at = tuple((sigmas == sigmas.max()).nonzero()[0].tolist()) if sigmas.numel() else ()
+    if sigmas.numel() and sigmas.max() > _SIGMAS:
+        where = f" at {list(at)}" if at else ""
+        mean, other = (side[at].item() for side in means)
+        return (
+            f"the mean of {name}{where} is {mean:.4g} in the original, {other:.4g} in the patched "
+            f"code, {over}"
+        )
+    if not _vary_alike(first, second):
+        spread, other = (side.mean().item() for side in variances)
+        return (
+            f"the variance of {name} is {spread:.4g} in the original, {other:.4g} in the patched "
+            f"code, {over}"
+        )
+    return f"elements of {name} go together otherwise, {over}"
 
 
 def _vary_together(*versions: Sequence[Mapping[str, torch.Tensor]]) -> bool:

@@ -11,7 +11,8 @@ import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, resize
-from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
+from npufix.rewriters.verification.judge.difference import Difference, Seen
+from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     drop_far_gradients,

@@ -46,9 +46,9 @@ from npufix.rewriters.verification.judge.compare_versions import (
     compare_versions,
     draws_numbers,
 )
+from npufix.rewriters.verification.judge.difference import Difference, Seen
 from npufix.rewriters.verification.judge.enough import leave_out_unrepeated
 from npufix.rewriters.verification.judge.evidence import Proof
-from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     list_waits,
@@ -61,7 +61,7 @@ from npufix.rewriters.verification.judge.programs.counterexample import (
     Versions,
     write_program,
 )
-from npufix.rewriters.verification.judge.randomness import drop_alike
+from npufix.rewriters.verification.judge.randomness import tell_draws_apart
 from npufix.rewriters.verification.judge.shrink import Counterexample, Shrinker
 from npufix.rewriters.verification.judge.versions import find_failing_import, load_version
 from npufix.rewriters.verification.sandbox.messages import Answer
@@ -327,10 +327,13 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
     # among few rows, inputs and labels that are shuffled alike go together more than by chance
     few = min(drawing, key=lambda c: (c.dtype != torch.float32, abs(c.case.size - _FEW)))
     for each in (one, *([few] if few is not one else [])):
-        if not drop_alike(
+        words = tell_draws_apart(
             partial(observe_version, original, each), partial(observe_version, patched, each)
-        ):
+        )
+        if words:  # two numbers of a single draw say nothing of that
             run.judge.take(run.drawn)
+            run.judge.differences = [Difference(words, each.label, each.case.size)]
+            run.other_numbers = True
             return
     if not run.judge.cases:
         raise NotVerifiedError("it draws other random numbers, and no mode was found without them")

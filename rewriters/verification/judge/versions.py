@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.device import is_device, is_virtual
 from npufix.rewriters.verification.inputs.load import Loaded, import_whole, load
 from npufix.rewriters.verification.inputs.overlay import World
+from npufix.rewriters.verification.inputs.source.parameters import read_told
+from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Target
 from npufix.rewriters.verification.reference import npu_operators
 from npufix.rewriters.verification.sandbox.remote import (
@@ -80,7 +83,8 @@ def _load(job: Job, text: str, tag: str) -> Target:
 
     known = replace(loaded, find=find)
     on_npu = is_device() and not job.on_host
-    return Target(known, job.qualname, on_npu=on_npu, world=world.entered)
+    told = read_told(find_function(parse_once(job.original), job.qualname))
+    return Target(known, job.qualname, on_npu=on_npu, world=world.entered, told=told)
 
 
 def find_failing_import(job: Job) -> str:

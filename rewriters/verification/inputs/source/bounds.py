@@ -35,6 +35,10 @@ _AT_LEAST = re.compile(
 )
 _STRICT = re.compile(r"(?i)below|(?:\w+ than|[<>])(?!=| or equal)")
 """What does not let a number be as large as its bound, of what is matched at its beginning."""
+_MORE_THAN = re.compile(
+    r"(?m)(?:^|[;,.(])\s*`*(\w+)`* *(>=?) *(\d+)`*(?= *(?:[;,)]|\.?\s*$|\.\s|and\b))"
+)
+"""``x: (B, T), T > 1``, but not ``if T > 1``, which says that others are, too."""
 _CLAUSES = re.compile(r"[;.]\s+|\n[ \t]*\n|\n(?=[ \t]*[\w`]+ *[:(])")
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
@@ -97,7 +101,7 @@ def choose_within(
     sizes = dict(chosen)
     for small, large in limits:
         least, most = given.get(small, sizes.get(small)), sizes.get(large)
-        if most is None or large in given or small in {large, _LEAST}:
+        if most is None or large in given or small == large or small.isdecimal():
             continue
         if least is None:
             sizes[small] = max(most // 2, 1)
@@ -116,9 +120,9 @@ def are_within(
         large = sizes.get(name)
         if small == name and not _rises(specs.get(name)):
             return False
-        if small == _LEAST:
-            number = getattr(specs.get(name), "value", None)
-            if type(number) is int and number < int(_LEAST):
+        if small.isdecimal():
+            number = getattr(specs.get(name), "value", sizes.get(name))
+            if type(number) is int and number < int(small) + below:
                 return False
         if axis is not None:
             shape = getattr(specs.get(name), "shape", ())
@@ -188,6 +192,9 @@ def _list_asked(node: ast.AST) -> Iterator[ast.expr]:
 def _read_said(text: str, names: Collection[str]) -> list[Bound]:
     """Return what a docstring says of numbers and sizes of these names."""
     found: list[Bound] = []
+    for name, sign, least in _MORE_THAN.findall(text):
+        if name in names:
+            found.append(Bound(least, name, below=sign == ">"))
     for clause in _CLAUSES.split(text):
         plain = _BRACKETS.sub(" ", clause)
         for pattern, is_upper in ((_AT_MOST, True), (_AT_LEAST, False)):

@@ -235,7 +235,10 @@ class Declarations:
                     ranks.add(_OVER_HEADS)
         # Queries, keys and values have as many dimensions, as has their mask, if the text says so.
         sizes = self._sizes_with(specs.items())
-        return len(ranks) <= 1 and any(
+        heads = (d for n, d in self.arguments.items() if re.search(HEADS, n.lower()))
+        # but for ``einsum("nbh,bh->nb", keys, query)``
+        told = all(len({*map(len, d.shapes)}) == 1 and ANY not in d.shapes[0] for d in heads)
+        return (told or len(ranks) <= 1) and any(
             all(self._is_below(n, s, known) for n, s in specs.items())
             and not any(known.get(m, 0) % (_count(known, n) or 1) for m, n in self.multiples)
             and bounds.are_within(self.limits, specs, known)

@@ -8,6 +8,7 @@ over experts says that it holds their numbers.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -394,10 +395,61 @@ def find_derived(function: ast.AST, names: Collection[str]) -> frozenset[str]:
     return frozenset(found.intersection(names))
 
 
-def _name_first(node: ast.expr) -> str:
-    """Return ``loss`` for ``(loss / n).mean()``."""
+def list_differentiated(function: ast.AST, names: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return which arguments must be computed from which: of ``grad(u.sum(), x)``, u from x.
+
+    As long as both are what was given, and the function does not want x to have a gradient itself.
+    """
+    free, found = {*names} - list_stored_names(function), dict[tuple[str, str], None]()
+    for node in walk(function):
+        if not isinstance(node, ast.Call):
+            continue
+        if last_name(node.func) == "requires_grad_" and isinstance(node.func, ast.Attribute):
+            free.discard(_name_first(node.func.value))
+        named = {k.arg: k.value for k in node.keywords}
+        ends = [*node.args[:2], *(named[n] for n in ("outputs", "inputs") if n in named)]
+        if last_name(node.func) == "grad" and len(ends) == 2:  # noqa: PLR2004 - of what, and by what
+            results, bases = (
+                [*one.elts] if isinstance(one, ast.List | ast.Tuple) else [one] for one in ends
+            )
+            pairs = itertools.product((_name_first(r, cut=True) for r in results), bases)
+            found |= {(u, x.id): None for u, x in pairs if isinstance(x, ast.Name)}
+    return tuple((u, x) for u, x in found if u != x and {u, x} <= free)
+
+
+def list_options(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield what is read of ``**kwargs`` by name, with its default; None where it must be there.
+
+    ``kwargs.get("scale", 1.0)``, ``kwargs["scale"]`` and, as it may be left out, with ``"scale" in
+    kwargs``.
+    """
+    of = function.args.kwarg.arg if function.args.kwarg is not None else ""
+    found: dict[str, ast.expr | None] = {}
+    for node in walk(function) if of else ():
+        match node:
+            case ast.Call(
+                func=ast.Attribute(ast.Name(id=name), "get" | "pop" as how),
+                args=[ast.Constant(str(key)), *default],
+            ) if name == of:
+                if default or how == "get":
+                    found[key] = default[0] if default else ast.Constant(None)
+                else:
+                    found.setdefault(key, None)
+            case ast.Subscript(ast.Name(id=name), ast.Constant(str(key)), ast.Load()) if name == of:
+                found.setdefault(key, None)
+            case ast.Compare(ast.Constant(str(key)), _, [ast.Name(id=name)]) if name == of:
+                found[key] = found.get(key) or ast.Constant(None)
+    yield from ((key, default) for key, default in found.items() if key.isidentifier())
+
+
+def _name_first(node: ast.expr, *, cut: bool = False) -> str:
+    """Return ``loss`` for ``(loss / n).mean()``; with ``cut``, for ``loss[:, 0].mean()`` too."""
     while not isinstance(node, ast.Name):
         match node:
+            case ast.Subscript(value=inner) if cut:
+                node = inner
             case ast.BinOp(left=inner) | ast.Attribute(value=inner) | ast.Call(func=inner):
                 node = inner
             case _:

@@ -6,12 +6,13 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
 from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
+from npufix.rewriters.verification.inputs.source.operands import list_differentiated, list_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,6 +127,42 @@ class Parameter:
     def has_default(self) -> bool:
         """Whether the call may leave it out."""
         return self.default is not inspect.Parameter.empty
+
+
+class Told(NamedTuple):
+    """What the text of a function says of its arguments beside its signature."""
+
+    linked: tuple[tuple[str, str], ...] = ()
+    """Those that must be computed from others, as gradients by these are asked for."""
+    options: tuple[Parameter, ...] = ()
+    """What is read of ``**kwargs``."""
+
+
+TOLD_NOTHING = Told()
+
+
+def read_told(function: ast.FunctionDef | ast.AsyncFunctionDef | None) -> Told:
+    """Read what ``Told`` holds."""
+    if function is None:
+        return TOLD_NOTHING
+    given = function.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    options = [
+        Parameter(
+            name, "", inspect.Parameter.empty if d is None else _read_plain(d), keyword_only=True
+        )
+        for name, d in list_options(function)
+        if name not in names
+    ]
+    return Told(list_differentiated(function, names), tuple(options))
+
+
+def _read_plain(node: ast.expr) -> object:
+    """Return the value of a literal; None for what is computed."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, SyntaxError, TypeError):
+        return None
 
 
 def list_parameters(signature: inspect.Signature, *, spread: bool = False) -> list[Parameter]:

@@ -266,9 +266,21 @@ def tell_apart(default: object) -> list[Spec]:
     kinds = set(map(type, numbers))
     if len(kinds) != 1 or kinds.isdisjoint({int, float}) or len(set(numbers)) == len(numbers):
         return []
-    whole = kinds == {int}
-    apart = (n + at if whole else (n or 1.0) * (1 + at / 8) for at, n in enumerate(numbers))
-    return [_list_of([*apart]) if isinstance(default, list) else Value(tuple(apart))]
+    return [_spread(numbers)]
+
+
+def _spread(default: Sequence[float]) -> Spec:
+    """Return other numbers, each by more than the one before it: 1, 3, 5 for 1, 2, 3."""
+    whole = set(map(type, default)) == {int}
+    apart = [n + at if whole else (n or 1.0) * (1 + at / 8) for at, n in enumerate(default)]
+    return _list_of(apart) if isinstance(default, list) else Value(tuple(apart))
+
+
+def vary_numbers(default: object) -> list[Spec]:
+    """Return what may be passed in place of a default of several numbers."""
+    numbers = default if isinstance(default, tuple | list) else ()
+    kinds = set(map(type, numbers))
+    return [_spread(numbers)] if len(kinds) == 1 and kinds <= {int, float} else []
 
 
 def find_parallel(function: Function | None) -> list[frozenset[str]]:

@@ -109,7 +109,7 @@ _BETWEEN = re.compile(r"[\s`,:]*(?:or[\s`:]*)?")
 """What stands between one shape and the next, where both are of one argument."""
 _TYPED = (
     r"^[ \t]*(?:[-*][ \t]*)?({names})[ \t]*\(([^()\n]+)\)[ \t]*:",
-    r"^[ \t]*({names})[ \t]*:[ \t]*([^:\n]+?)[ \t]*$",
+    r"(?:^|;)[ \t]*({names})[ \t]*:[ \t]*([^:;\n]+?)[ \t]*(?=;|$)",
     r"^[ \t]*:type[ \t]+({names}):[ \t]*([^\n]+?)[ \t]*$",
     r"^[ \t]*:param[ \t]+(?=[^:\n]*[ \t]({names}):)([^:\n]+?)[ \t]+\w+:",
 )

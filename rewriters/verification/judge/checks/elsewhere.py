@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
 from npufix.rewriters.verification.calls.surroundings import seed_everything
-from npufix.rewriters.verification.judge.judge import Difference, Seen
+from npufix.rewriters.verification.judge.difference import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun
 from npufix.rewriters.verification.judge.programs.replay import OneDevice
 from npufix.rewriters.verification.sandbox.remote import runs_with_target

@@ -33,7 +33,7 @@ from npufix.rewriters.verification.inputs.cases.boundaries import list_refused_a
 from npufix.rewriters.verification.inputs.objects.offers import pass_through
 from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
-from npufix.rewriters.verification.judge.judge import Difference, Seen
+from npufix.rewriters.verification.judge.difference import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun
 from npufix.rewriters.verification.sandbox.limits import ExpiredError
 from npufix.rewriters.verification.sandbox.remote import runs_with_target

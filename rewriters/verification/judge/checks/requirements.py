@@ -63,6 +63,7 @@ def require_all(
         BackendLimitError: another ground may compare it.
 
     """
+    _require_numbers(compared)
     _require_refused(run)
     require_made(run, original, patched, assignments)
     _require_earlier_calls(run)
@@ -89,6 +90,21 @@ def require_all(
     if missing:
         words = "; ".join(f"{what}: {why}" for what, why in missing)
         raise BackendLimitError(f"{words}; equal in {run.judge.cases} runs otherwise")
+
+
+def _require_numbers(compared: Sequence[CaseRun]) -> None:
+    """Require that some call makes or changes something that is not NaN, which equals any other."""
+    seen = [one.original for one in compared]
+    named = [(n, t, record) for record in seen for n, t in record.tensors.items() if t is not None]
+    told = [
+        t
+        for n, t, record in named
+        if n.startswith("result") or n.removesuffix(" after the call") in record.changed
+    ]
+    plain = any(n.startswith("result") for record in seen for n in record.plain)
+    told = [t for t in told if t.numel()]
+    if told and not plain and all(bool(t.isnan().all()) for t in told):
+        raise NotVerifiedError("every call that was found makes nothing but NaN")
 
 
 def _fits_one_number(original: Target, one: CaseRun, compared: Sequence[CaseRun]) -> bool:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
+from npufix.rewriters.verification.calls.values import Tensor, Value  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.bounds import (  # noqa: E402 - same
     Bound,
     choose_within,
@@ -277,3 +278,18 @@ def test_what_code_itself_sorts_tells_apart_or_writes_into_is_met(
 ) -> None:
     found = verdict(code, change)
     assert found.status is Status.REFUTED, found
+
+
+@pytest.mark.parametrize(
+    ("said", "fits"),
+    [
+        ("x: (B, T), T > 1; n >= 2", [True, False, False]),
+        ("x: (B, T); more than others if n > 1", [True, True, True]),
+        ("x: (B, T); n > 0, the rest is nothing", [True, True, True]),
+    ],
+)
+def test_numbers_are_as_large_as_a_text_says(said: str, fits: list[bool]) -> None:
+    found = read_declarations(f"def f(n: int, x):\n    '''{said}'''\n", "f", ())
+    given = ((2, (2, 3)), (1, (2, 3)), (2, (2, 1)))
+    assert [found.fits({"n": Value(n), "x": Tensor(shape)}) for n, shape in given] == fits
+    assert found.list_shapes("x", 8)[0] == (2, 3)

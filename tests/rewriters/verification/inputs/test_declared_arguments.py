@@ -12,9 +12,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
+from npufix.rewriters.verification.calls.nudges import link
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import guess_argument
 from npufix.rewriters.verification.inputs.load import load
+from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     AssumptionError,
     parse_assumption,
@@ -25,7 +29,8 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
-from npufix.rewriters.verification.inputs.source.parameters import Parameter
+from npufix.rewriters.verification.inputs.source.operands import list_differentiated
+from npufix.rewriters.verification.inputs.source.parameters import Parameter, read_told
 from npufix.rewriters.verification.inputs.source.shapes import read_annotation, read_text
 from npufix.rewriters.verification.inputs.source.usage import find_uses
 
@@ -196,6 +201,15 @@ def test_queries_and_keys_have_as_many_dimensions() -> None:
     found = declared("def f(q, k, scale): ...")
     assert found.fits({"q": Tensor((2, 3, 8)), "k": Tensor((2, 5, 8)), "scale": Value(2.0)})
     assert not found.fits({"q": Tensor((3, 8)), "k": Tensor((2, 5, 8))})
+    said = declared("def f(q, k):\n    return torch.einsum('bd,nbd->nb', q, k)\n")
+    assert said.fits({"q": Tensor((3, 8)), "k": Tensor((2, 3, 8))})
+
+
+def test_a_cache_of_a_shape_is_one_tensor() -> None:
+    one = declared("def f(cache, i):\n    return cache[i]\n").of("cache")
+    parameter = Parameter("cache", "", inspect.Parameter.empty)
+    guesses = [guess_argument(parameter, (2, 3, 8), (), one, s)[0] for s in ((), ((5, 4, 8),))]
+    assert [type(guess) for guess in guesses] == [Several, Tensor]
 
 
 def test_what_the_user_says_goes_first() -> None:
@@ -301,6 +315,7 @@ def test_numbers_of_the_code_and_of_its_types() -> None:
     ("line", "kinds", "measured"),
     [
         ("F.smooth_l1_loss(pred, target)", {"float"}, "float"),
+        ("F.mse_loss(input=pred, target=target)", {"float"}, "float"),
         ("F.binary_cross_entropy_with_logits(pred, target)", {"float"}, "share"),
         ("(pred - target).abs().mean()", {"float"}, "float"),
         ("F.cross_entropy(pred, target)", set(), ""),
@@ -474,3 +489,60 @@ def test_what_torch_takes_for_a_mask_is_bool(
 def test_what_the_code_casts_itself_may_be_anything() -> None:
     text = "def f(x, pad):\n    pad = pad.bool()\n    return x.masked_fill(pad, 0)\n"
     assert declared(text).of("pad").kinds == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("line", "pairs"),
+    [
+        ("torch.autograd.grad(u.sum(), x, create_graph=True)", (("u", "x"),)),
+        ("grad(outputs=[u[:, 0].sum()], inputs=[x], retain_graph=True)", (("u", "x"),)),
+        ("grad((x * 2).sum(), x)", ()),
+        ("grad(u.sum(), x), x.requires_grad_()", ()),
+        ("grad(net(u).sum(), x)", ()),
+    ],
+)
+def test_what_gradients_are_asked_of_is_computed(line: str, pairs: tuple[object, ...]) -> None:
+    function = ast.parse(f"def f(u, x):\n    return {line}\n").body[0]
+    assert list_differentiated(function, ["u", "x"]) == pairs
+
+
+def test_each_row_is_computed_from_its_own() -> None:
+    x, u = torch.randn(3, 4), torch.zeros(3, 2)
+    made = link({"x": x, "u": u, "n": 3}, [("u", "x"), ("n", "x")])
+    value, of = made["u"], made["x"]
+    assert isinstance(value, torch.Tensor)
+    assert isinstance(of, torch.Tensor)
+    (first,) = torch.autograd.grad(value[1].sum(), of, create_graph=True)
+    assert first.count_nonzero(dim=1).tolist() == [0, 4, 0]
+    assert torch.autograd.grad(first.sum(), of)[0].count_nonzero()
+
+
+def test_what_is_read_of_keywords_is_an_argument() -> None:
+    code = """
+    def f(x, scale=1, **more):
+        if "bias" in more:
+            x = x + more["bias"]
+        return x * more.get("scale", 2) * more.pop("rate", 0.5) + more["shift"] + more.get("way")
+    """
+    function = ast.parse(dedent(code)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    found = {p.name: p.default for p in read_told(function).options}
+    none = inspect.Parameter.empty
+    assert found == {"bias": None, "rate": 0.5, "shift": none, "way": None}
+    assert not read_told(ast.parse("def f(x, more):\n    return more['a']").body[0]).options  # type: ignore[arg-type]
+
+
+def test_other_numbers_than_a_default_of_several() -> None:
+    defaults = (10.0, 5.0, 5.0), (1, 2, 3), [1.0, 2.0], (), ("a",), (1, 2.0)
+    found = [[str(s) for s in several.vary_numbers(default)] for default in defaults]
+    assert found == [["(10.0, 5.625, 6.25)"], ["(1, 3, 5)"], ["[1.0, 2.25]"], [], [], []]
+
+
+def test_no_tensor_is_passed_for_what_is_called_a_number() -> None:
+    text = 'def f(x, scale=None):\n    """x: (B, T); {}"""\n    return x * (scale or 2)\n'
+    given = {}
+    for said in ("scale: float or None", "scale is optional"):
+        one = declared(text.format(said)).of("scale")
+        guesses = guess_argument(Parameter("scale", "", None), (2, 3, 8), (), one)
+        given[said] = any(isinstance(guess, Tensor) for guess in guesses)
+    assert list(given.values()) == [False, True]

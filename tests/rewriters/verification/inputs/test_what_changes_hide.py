@@ -17,7 +17,7 @@ from npufix.rewriters.verification.inputs.source.parameters import Parameter  # 
 from npufix.rewriters.verification.inputs.source.several import guess_several  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.usage import Use  # noqa: E402 - same
-from npufix.rewriters.verification.judge.randomness import drop_alike  # noqa: E402 - same
+from npufix.rewriters.verification.judge.randomness import tell_draws_apart  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 if TYPE_CHECKING:
@@ -89,6 +89,15 @@ def residual(p: torch.Tensor, q: torch.Tensor):
     left = (p - q).clamp(min=0)
     return torch.where(left.sum() > 0, left, p)
 """
+SCALED = """
+def scaled(x, **options):
+    return x * options.get("scale", 2.0)
+"""
+LAPLACE = """
+def laplace(u, x):
+    first = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+    return torch.autograd.grad(first[:, 0].sum(), x)[0][:, 0]
+"""
 LOOKUP = """
 def lookup(table: dict[str, int], key: str):
     return table[key] if key in table else -1
@@ -107,12 +116,17 @@ def lookup(table: dict[str, int], key: str):
         (RESIDUAL, ("torch.where(left.sum() > 0, left, p)", "left")),
         (LOOKUP, ("table[key] if key in table else -1", "table.get(key) or -1")),
         (CLIPPED, ("p.grad.div_(scale)", NOT_SCALED)),
+        (SCALED, ('options.get("scale", 2.0)', "2.0")),
     ],
 )
 def test_what_few_calls_show(code: str, change: tuple[str, str]) -> None:
     found = verdict(code, change)
     assert found.status is Status.REFUTED, found
     assert found.script
+
+
+def test_what_gradients_are_taken_by_is_what_they_are_of() -> None:
+    assert verdict(LAPLACE, ("(first[:, 0]", "(first[:, -1]")).status is Status.REFUTED
 
 
 SHARED = """
@@ -147,9 +161,30 @@ def test_what_is_shuffled_goes_together() -> None:
     def shifted(alike: bool) -> Callable[[int], CallRecord]:  # noqa: FBT001 - a parameter
         return lambda seed: _mix(seed + 5000, alike=alike)
 
-    assert drop_alike(partial(_mix, alike=True), shifted(True))  # noqa: FBT003 - same
-    assert drop_alike(partial(_mix, alike=False), shifted(False))  # noqa: FBT003 - same
-    assert not drop_alike(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
+    assert not tell_draws_apart(partial(_mix, alike=True), shifted(True))  # noqa: FBT003 - same
+    assert not tell_draws_apart(partial(_mix, alike=False), shifted(False))  # noqa: FBT003 - same
+    found = tell_draws_apart(partial(_mix, alike=True), shifted(False))  # noqa: FBT003 - same
+    assert found.startswith("results go together otherwise, over ")
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda x: x < 0.5, "result is zero in 10% of the elements in the original, in 5"),
+        (lambda x: (x > 0.1) * 1.5, "the mean of result at "),
+        (lambda x: 0.9 + 0.01 * x, "result is zero in 10% of the elements in the original, in 0%"),
+    ],
+)
+def test_what_many_draws_show_is_said(
+    draw: Callable[[torch.Tensor], torch.Tensor], words: str
+) -> None:
+    def run(seed: int, draw: Callable[[torch.Tensor], torch.Tensor]) -> CallRecord:
+        drawn = torch.rand(40, 50, generator=torch.Generator().manual_seed(seed))
+        return CallRecord({"result": draw(drawn).float()})
+
+    keeps = partial(run, draw=lambda x: x > 0.1)
+    assert not tell_draws_apart(keeps, lambda seed: keeps(seed + 5000))
+    assert words in tell_draws_apart(keeps, lambda seed: run(seed + 5000, draw))
 
 
 @pytest.mark.parametrize(

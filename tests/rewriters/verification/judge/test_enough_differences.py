@@ -198,3 +198,22 @@ def test_halves_are_asked_of_no_rounding_where_other_results_refute(
     judge.decide(refutes=lambda: refutes)
     assert [d.what for d in judge.differences] == ["result"] * 3
     assert asked == [str(sure), "torch.float16"][:questions]
+
+
+def test_what_is_beyond_noise_a_few_times_is_not_asked_again() -> None:
+    judge, asked = Judge(), list[float]()
+
+    def seen(value: float, dtype: torch.dtype = torch.bfloat16) -> CallRecord:
+        return CallRecord(tensors={"result": torch.tensor([1.0, value], dtype=dtype)})
+
+    def other(off: float) -> Spread:
+        asked.append(off)
+        return Spread(seen(2.0), [seen(2.0)])
+
+    for off in (0.25, 0.5, 1.0, 2.0, 4.0):
+        further = Further(lambda off=off: other(off))  # type: ignore[misc] # a default binds it
+        exact = lambda: seen(2.0, torch.float64)  # noqa: E731 - one expression
+        judge.add(str(off), 2, seen(2.0), seen(2.0 + off), exact, further=further)
+    judge.decide()
+    assert asked == [4.0, 2.0, 1.0]  # the worst first
+    assert len(judge.differences) == 5

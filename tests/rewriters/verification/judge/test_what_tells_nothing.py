@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch")
@@ -13,13 +16,14 @@ from npufix.rewriters.verification import Job
 from npufix.rewriters.verification.calls.observe import CallRecord
 from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
+from npufix.rewriters.verification.judge.checks.requirements import _require_numbers
 from npufix.rewriters.verification.judge.compare_versions import _cannot_run
+from npufix.rewriters.verification.judge.difference import Difference, Seen
 from npufix.rewriters.verification.judge.evidence import Proof
-from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun, drop_far_gradients
 from npufix.rewriters.verification.judge.plausibility import set_aside
 from npufix.rewriters.verification.judge.verify_function import verify_function
-from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.verdict import NotVerifiedError, Status, Verdict
 
 PICKED = '''
 import torch
@@ -411,3 +415,25 @@ def test_what_convolutions_refuse_aloud_is_no_mistake(size: int, says: str, *, a
     ordinary = CaseRun(CallCase(Assignment(None, {})), torch.float32, "leaf", CallRecord())
     kept, _ = set_aside(job, [found], [one, ordinary])
     assert (not kept) is aside
+
+
+@pytest.mark.parametrize(
+    ("values", "plain", "told"),
+    [
+        ({"result": [float("nan")]}, {}, False),
+        ({"result": [float("nan")], "self.n after the call": [1.0]}, {}, True),
+        ({"result": [float("nan"), 1.0]}, {}, True),
+        ({"result[0]": [float("nan")]}, {"result[1]": 3}, True),
+        ({"result": []}, {}, True),  # what is empty tells nothing, which is said elsewhere
+    ],
+)
+def test_what_makes_nothing_but_nan_is_not_verified(
+    values: dict[str, list[float]],
+    plain: dict[str, object],
+    told: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    tensors: dict[str, torch.Tensor | None] = {n: torch.tensor(v) for n, v in values.items()}
+    seen = CallRecord(tensors=tensors, plain=plain, changed={"self.n"})
+    calls = [SimpleNamespace(original=seen)]
+    with nullcontext() if told else pytest.raises(NotVerifiedError):
+        _require_numbers(calls)  # type: ignore[arg-type] # all that is asked of a call

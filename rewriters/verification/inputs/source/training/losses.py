@@ -21,6 +21,8 @@ _MEASURES = {
     **dict.fromkeys(("binary_cross_entropy", "BCELoss"), 0),
 }
 """What takes floats alone, and from which argument on these are shares, from 0 to 1."""
+_SIDES = ("input", "target")
+"""The names of both that it measures."""
 _CLASSES_OF = {"bincount": (9, "minlength"), "one_hot": (1, "num_classes")}
 """What takes whole numbers, and where it takes what they are less than."""
 _TARGET = re.compile(r"(^|_)(targets?|labels?|gt|y|truth)(_|$)")
@@ -80,10 +82,17 @@ def list_measured(
         called = kept.get(ast.unparse(node.func)) or last_name(
             node.func.func if isinstance(node.func, ast.Call) else node.func
         )
-        for at, given in enumerate(node.args[:2] if called in _MEASURES else ()):
+        for at, given in _list_sides(node) if called in _MEASURES else ():
             first = _MEASURES[called]
             if isinstance(given, ast.Name) and given.id in as_given:
                 yield given.id, "float" if first is None or at < first else "share"
+
+
+def _list_sides(node: ast.Call) -> list[tuple[int, ast.expr]]:
+    """Return what a loss holds against each other, also as ``F.mse_loss(input=x, target=y)``."""
+    named = {k.arg: k.value for k in node.keywords}
+    by_name = [(at, named[name]) for at, name in enumerate(_SIDES) if name in named]
+    return [*enumerate(node.args[:2]), *by_name]
 
 
 def find_class_weights(tree: ast.AST) -> set[str]:
