@@ -400,7 +400,8 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
     given = read_default_sizes(init)
-    for name, letters in list_lettered(function, {n for n in names if not found[n].shapes}):
+    bare = {n for n in names if not found[n].shapes}
+    for name, letters in (*list_lettered(function, bare), *bounds.list_tied(function, bare)):
         found[name] = replace(found[name], shapes=(letters,))
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
