@@ -310,8 +310,7 @@ class Target:
             if recipe.history:
                 with self.world():
                     live_through(instance, recipe.history, make)
-            first = (instance,)
-            remember(arguments, instance)
+            first = (remember(arguments, instance),)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same

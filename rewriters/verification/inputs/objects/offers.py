@@ -393,7 +393,7 @@ def _offer_remembering(name: str, annotation: str) -> list[Spec]:
     if not re.search(_OPTIMIZERS, f"{annotation} {name}"):
         return []
     listed = re.search(_LISTED, annotation or name) is not None
-    label = f"{'a list of ' * listed}SGD with momentum"
+    label = "a list of SGD with momentum" if listed else "SGD with momentum"
     return [Value(None, given=False), _make(remembering, label, listed=listed)]
 
 

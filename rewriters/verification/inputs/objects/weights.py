@@ -124,14 +124,15 @@ def remembering(*, listed: bool) -> torch.optim.Optimizer | list[torch.optim.Opt
 
 
 def _list_remembering(held: Mapping[str, object]) -> dict[str, torch.optim.SGD]:
-    every = ((n, one) for n, v in held.items() for one in (v if type(v) is list else [v]))
+    lists = [(n, v) for n, v in held.items() if type(v) is list]
+    every = [*held.items(), *((f"{n}[{at}]", o) for n, v in lists for at, o in enumerate(v))]
     return {n: o for n, o in every if type(o) is torch.optim.SGD and o.param_groups[0]["momentum"]}
 
 
-def remember(arguments: Mapping[str, object], made: object) -> None:
+def remember(arguments: Mapping[str, object], made: object) -> object:
     """Have an optimiser train the object that a method is called on, and hold what it has kept.
 
-    Beside models, it trains those: ``bind_optimizers``.
+    Beside models, it trains those: ``bind_optimizers``. Returns the object.
     """
     own = list(made.parameters()) if isinstance(made, torch.nn.Module) else []
     for one in _list_remembering(arguments).values():
@@ -140,6 +141,7 @@ def remember(arguments: Mapping[str, object], made: object) -> None:
         for at, weight in enumerate(list_weights(one)):
             kept = torch.randint(-8, 9, weight.shape, generator=seed_generator("kept", at)) / 8
             one.state[weight] = {"momentum_buffer": kept.to(weight)}  # exact in every dtype
+    return made
 
 
 def read_remembered(arguments: Mapping[str, object]) -> dict[str, object]:

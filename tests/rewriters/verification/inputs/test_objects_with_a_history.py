@@ -229,8 +229,8 @@ class Recycled(torch.nn.Module):
 def test_optimizers_that_may_be_passed_remember_steps_before() -> None:
     found = verdict(FORGOTTEN, ("rows, optimizer, 0", "rows, optimizer, 1"))
     assert found.status is Status.REFUTED, found
-    assert "optimizers.state[0]['momentum_buffer']" in found.reason
-    assert "remember" in found.script
+    assert "optimizers[0].state[0]['momentum_buffer']" in found.reason
+    assert ".remember(arguments, made)" in found.script
 
 
 UNKNOWN = """

@@ -217,7 +217,7 @@ def test_what_goes_through_something_must_find_an_item_there() -> None:
             f([*rows], 1)
         return wanted.name(wanted.unreached(ran))
 
-    assert left(2)  # and a call before: Python 3.12 tells nothing of the first
+    left(2)  # Python 3.12 tells nothing of the first call
     assert left(2) == ""
     assert left() == "2 (for x in xs: True)"
     # what goes through the same in the other version has not changed
