@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.verification.inputs.source.operands import list_refused
+from npufix.rewriters.verification.inputs.source.operands import list_guards, list_refused
 from npufix.rewriters.verification.inputs.source.usage import find_last_line, list_arguments
 
 if TYPE_CHECKING:
@@ -68,6 +68,18 @@ class Bound(NamedTuple):
 class _Axis(NamedTuple):
     name: str
     at: int
+
+
+def find_fixed(function: Function) -> dict[str, int]:
+    """Return the sizes that code raises without: 2 of ``if mixtures != 2: raise``."""
+    found: dict[str, int] = {}
+    for _, part, raises in list_guards(function):
+        match part:
+            case ast.Compare(ast.Name(size), [op], [ast.Constant(int(number))]) if (
+                isinstance(op, ast.NotEq if raises else ast.Eq) and type(number) is int
+            ):
+                found[size] = number
+    return found
 
 
 def list_tied(function: Function, names: Collection[str]) -> Iterator[tuple[str, Shape]]:

@@ -413,7 +413,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     known = [shape for one in found.values() for shape in one.shapes]
     multiples = [*read_multiples(docstring, known, names), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
-    given |= read_default_sizes(function)
+    given |= read_default_sizes(function) | bounds.find_fixed(function)
     own = find_unpacked_settings(function)
     limits = bounds.list_bounds(function, known, rising)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)

@@ -222,6 +222,18 @@ def list_refused(function: ast.AST) -> Iterator[tuple[str, int, tuple[str, ...] 
 
     ``("n",)`` of ``if y.shape != torch.Size([n]): raise``, ``"2"`` of ``if y.max() > 1: raise``.
     """
+    for line, part, raises in list_guards(function):
+        op, right = part.ops[0], part.comparators[0]
+        name, asked = _asked(part.left)
+        axes = _read_axes(right) if isinstance(op, ast.NotEq if raises else ast.Eq) else None
+        if asked == "shape" and axes is not None:
+            yield name, line, axes, ""
+        elif asked in {"max", "amax"}:
+            yield name, line, None, _bound_by(op, right, raises=raises)
+
+
+def list_guards(function: ast.AST) -> Iterator[tuple[int, ast.Compare, bool]]:
+    """Yield comparisons that lead on or raise: their line, what is compared, whether it raises."""
     for node in walk(function):
         match node:
             case ast.If(test=test, body=[*_, ast.Raise()]):
@@ -233,15 +245,7 @@ def list_refused(function: ast.AST) -> Iterator[tuple[str, int, tuple[str, ...] 
         joined = isinstance(getattr(test, "op", None), ast.Or if raises else ast.And)
         for part in test.values if joined and isinstance(test, ast.BoolOp) else [test]:
             if isinstance(part, ast.Compare) and len(part.ops) == 1:
-                op, right = part.ops[0], part.comparators[0]
-                name, asked = _asked(part.left)
-                axes = (
-                    _read_axes(right) if isinstance(op, ast.NotEq if raises else ast.Eq) else None
-                )
-                if asked == "shape" and axes is not None:
-                    yield name, node.lineno, axes, ""
-                elif asked in {"max", "amax"}:
-                    yield name, node.lineno, None, _bound_by(op, right, raises=raises)
+                yield node.lineno, part, raises
 
 
 def _read_axes(node: ast.expr) -> tuple[str, ...] | None:

@@ -349,6 +349,15 @@ def test_what_code_raises_for_is_not_passed() -> None:
     assert found.of("y").below == "2"
     assert found.of("x").shapes == (("n", "..."),)
     assert not found.of("z").shapes  # is no longer what is passed
+    # a size has a name of its own, and is another one nowhere
+    named = """
+    def f(x):
+        \"\"\"x: (batch, sources, length)\"\"\"
+        sources = x.shape[1]
+        if sources != 2:
+            raise ValueError
+    """
+    assert {shape[1] for shape in declared(named).list_shapes("x", 8)} == {2}
     assert not found.of("z").below
 
 
