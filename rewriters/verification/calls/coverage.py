@@ -33,6 +33,7 @@ class Branch:
     jump may hold where x is None."""
 
 
+_Comprehension: TypeAlias = "ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp"
 Place: TypeAlias = int | Branch
 """A line, or a way that a test on it can take."""
 _OF_DEVICE = re.compile(r"(?i)device|cuda|(?<![a-z])npu(?!t)|ascend|is_available")  # no "input"
@@ -41,6 +42,9 @@ _ANSWERED = re.compile(r"bool\([01]\)")
 """What has been answered as on an NPU."""
 _PRINTS = re.compile(r"^print$|(?i:^(\w+\.)*_?log(ger|ging)?\.(debug|info|warning|error)$)")
 _NO_COLUMNS = sys.version_info < (3, 11)
+_GOES_THROUGH = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+_INLINED = sys.version_info >= (3, 12)
+"""Whether comprehensions have no code of their own."""
 _LONGEST = 60
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "reset_parameters"})
 
@@ -136,6 +140,12 @@ def _find_jumps(code: CodeType) -> dict[int, _Jump]:
             reached = range(one.offset + 1, after.offset + 1)
             jump = _Jump(*place, if_true, one.opname.endswith("NONE"), one.offset, reached)
             found |= dict.fromkeys((*prefixes, one.offset), jump)
+        elif one.opname == "FOR_ITER" and (code.co_name in _GOES_THROUGH or _INLINED):
+            known = getattr(one, "positions", None)
+            place = (known.lineno or line, known.col_offset or 0) if known else (line, 0)
+            reached = range(one.offset + 1, after.offset + 1)
+            jump = _Jump(*place, if_true=False, of_none=False, at=one.offset, next=reached)
+            found |= dict.fromkeys((*prefixes, one.offset), jump)
         elif one.opname not in {"COPY", "TO_BOOL", "CACHE"}:
             known = getattr(one, "positions", None)
             place = (known.lineno or line, known.col_offset or 0) if known else (line, 0)
@@ -173,6 +183,21 @@ class LinesToCover:
         for test, outcomes in _list_decisions(tree, spread, set(self.alike)):
             for holds in outcomes:
                 self._want(test, jumps, holds=holds)
+        for node in _list_comprehensions(tree, spread):
+            if ast.unparse(node) not in self.alike:
+                self._want_item(node, jumps)
+
+    def _want_item(self, node: _Comprehension, jumps: Sequence[_Jump]) -> None:
+        """Want that what goes through something has found an item there: ``[f(x) for x in xs]``."""
+        first = node.generators[0]
+        places = {(n.lineno, n.col_offset) for n in (node, first.iter)}
+        here = {(j.line, j.column) for j in jumps} & (
+            {(line, 0) for line, _ in places} if _NO_COLUMNS else places
+        )
+        branch = Branch(node.lineno, node.col_offset, holds=True)
+        if here and branch not in self._proofs:
+            self._proofs[branch] = frozenset(Branch(*at, holds=True, of_jump=True) for at in here)
+            self._tests[branch] = f"for {ast.unparse(first.target)} in {ast.unparse(first.iter)}"
 
     def of_bindings(self) -> LinesToCover:
         """Return the tests above that decide where what the lines read comes from.
@@ -226,13 +251,14 @@ class LinesToCover:
 def find_blocks(text: str, lines: Iterable[int]) -> set[str]:
     """Return the tests that decide over all of these lines, each with the way that leads there.
 
-    None, if it is no Python.
+    And the comprehensions on them; nothing, if it is no Python.
     """
     try:
         tree, wanted = parse_once(text), set(lines)
     except (SyntaxError, ValueError):
         return set()
-    return {
+    within = {ast.unparse(node) for node in _list_comprehensions(tree, _spread(tree, wanted))}
+    return within | {
         f"{ast.unparse(node.test)}: {holds}"
         for node in walk(tree)
         if isinstance(node, ast.If)
@@ -359,6 +385,15 @@ def _list_decisions(
         elif isinstance(node, ast.BoolOp | ast.comprehension) and node not in within:
             parts = node.values[:-1] if isinstance(node, ast.BoolOp) else node.ifs
             yield from ((part, [True, False]) for part in parts if lines & _span([part]))
+
+
+def _list_comprehensions(tree: ast.Module, lines: set[int]) -> Iterator[_Comprehension]:
+    """Yield what goes through something on the lines, and runs no line of its own if that is empty.
+
+    ``total = sum(f(x) for x in xs)``
+    """
+    kinds = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    yield from (n for n in walk(tree) if isinstance(n, kinds) and lines & _span([n]))
 
 
 def _list_bindings(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.expr, list[bool]]]:

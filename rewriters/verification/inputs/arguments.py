@@ -24,6 +24,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.objects.training_loops import (
+    DICTIONARIES,
     MODEL,
     offer_closure,
     offer_for_loops,
@@ -359,6 +360,8 @@ def _guess_held(
     if parameter.name == "closure":  # of an optimiser, for a loss
         left_out = [Value(parameter.default, given=False)] * parameter.has_default
         return [*left_out, offer_closure()]
+    if re.search(DICTIONARIES, parameter.annotation):
+        return []
     keys = tuple(declared.use.keys)
     named = re.search(r"(?i)\b(dict|mapping)\[ *str, *(torch\.)?Tensor", parameter.annotation)
     if not keys and named and not parameter.has_default:

@@ -34,13 +34,13 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
 from npufix.rewriters.verification.inputs.objects.examples import list_constructions
 from npufix.rewriters.verification.inputs.objects.incomplete.unmade import (
     Undrawn,
-    initialise_partly,
-    make_attribute,
     make_concrete,
+    make_without_init,
     randomise,
 )
 from npufix.rewriters.verification.inputs.objects.kept import (
     NOT_THE_USERS,
+    count_parts,
     count_results,
     find_kept_use,
     is_layer,
@@ -49,16 +49,19 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     list_items,
     list_passed_on,
     list_told,
+    makes_layer,
     weighs_classes,
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
     OWN,
     guess_objects,
     make_groups,
+    make_maker,
     make_stand_in,
     make_weights,
     offer_members,
 )
+from npufix.rewriters.verification.inputs.objects.placeholders import while_making
 from npufix.rewriters.verification.inputs.objects.ranks import (
     combine_by_rank,
     tie_classes,
@@ -162,10 +165,13 @@ class Recipe:
         """
         torch.default_generator.manual_seed(seed)
         owner = self.owner(owner, find)
-        if self.attributes is None:
-            made: object = owner(**self.given(find))
-        else:
-            made = self._without_init(owner, self.attributes)
+        given = {} if self.attributes is not None else self.given(find)
+        with while_making():
+            if self.attributes is None:
+                made: object = owner(**given)
+            else:
+                made = make_without_init(owner, self.attributes)
+        count_parts(made)
         if isinstance(made, torch.nn.Module) and not as_made:
             randomise(made)
             for weight in made.parameters() if self.coarse else ():
@@ -202,22 +208,6 @@ class Recipe:
             unset = value is None and isinstance(holder, torch.nn.Module)
             if plain or (unset and hasattr(holder, last)):
                 setattr(holder, last, value)
-
-    @staticmethod
-    def _without_init(owner: type, attributes: tuple[tuple[str, str], ...]) -> object:
-        made: object = object.__new__(owner)
-        if isinstance(made, torch.nn.Module):
-            torch.nn.Module.__init__(made)
-        initialise_partly(made, owner)
-        known = {
-            n for held in ("_parameters", "_buffers", "_modules") for n in vars(made).get(held, ())
-        }
-        for name, what in attributes:
-            replaced = what == "call" and isinstance(vars(made).get(name), StandInConfig)
-            if replaced or name not in known | vars(made).keys():
-                own = isinstance(made, torch.nn.Module)
-                setattr(made, name, make_attribute(what, name, module=own))
-        return made
 
     def __str__(self) -> str:
         if self.attributes is not None:
@@ -416,6 +406,8 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
 
 
 def _offer_layers(owner: type, parameter: Parameter) -> list[Spec]:
+    if makes_layer(owner, parameter.name):
+        return [make_maker(parameter.name)]
     called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
     use = find_kept_use(owner, parameter.name, called=called)
     # Another one than what a method takes: the average of two that are equal is no other.

@@ -14,9 +14,7 @@ from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
 from npufix.rewriters.verification.calls.values import (
     MadeArgument,
     Spec,
-    Tensor,
     Value,
-    list_kinds,
     list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import MASK, is_integral, is_tensor
@@ -49,7 +47,6 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
-    find_said_kind,
     is_default,
     vary_default,
 )
@@ -60,7 +57,12 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
 from npufix.rewriters.verification.inputs.source.promises import list_unpacked
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
-from npufix.rewriters.verification.inputs.tracing import list_late, reach_making, trace_call
+from npufix.rewriters.verification.inputs.tracing import (
+    add_floats,
+    list_late,
+    reach_making,
+    trace_call,
+)
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     """
     found = SearchResult()
     options: list[Recipe | None] = [None]
+    made: Iterator[Recipe] = iter(())
     if target.owner is not None:
         failed: list[str] = []
         made = generate_recipes(target.owner, target.name, target.loaded, job.patched, failed)
@@ -132,6 +135,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         if not (found.assignments or found.outside):  # else what is declared is wrong
             looking.run_guesses(_SEARCH_S, floating=job.floating)
     looking.run_further()
+    looking.run_otherwise_made(made)
     looking.run_on_filters()
     looking.run_as_bound()
     looking.run_after_others(lambda name: read_declarations(job.original, name, job.assumed))
@@ -142,7 +146,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_as_changed(job)
     looking.pass_all()
     if not job.floating:
-        looking.add_floats()
+        add_floats(target, wanted, found, keeps)
     return found
 
 
@@ -182,27 +186,6 @@ class _Search:
             return recipe
         return tie_modules(recipe, specs, owner, self.target.loaded)
 
-    def add_floats(self) -> None:
-        """Add a call with floating numbers, where integers were given that may be either."""
-        found = self.found
-        if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
-            return
-        whole = {p.name for p in self.target.parameters() if find_said_kind(p.annotation) == "int"}
-        for assignment in found.assignments[:2]:
-            specs = {
-                n: Tensor(s.shape)
-                if isinstance(s, Tensor) and s.kind == "int" and n not in whole
-                else s
-                for n, s in assignment.specs.items()
-            }
-            if specs == assignment.specs:
-                return
-            twin = CallCase(Assignment(assignment.recipe, specs))
-            ran = trace_call(self.target, twin) or set()
-            if self.wanted.reached(ran) and self.keeps(twin):
-                found.assignments.append(twin.assignment)
-                return
-
     def run_guesses(self, seconds: float, *, floating: bool) -> None:
         """Try every way to make the object, each for its part of the time."""
         # Of this process alone: on a busy machine the search must not find less.
@@ -231,6 +214,18 @@ class _Search:
         if affixes and self.wanted.unreached(found.reached):
             every = ((a, s) for a in self.combine(recipe) for s in several.affix(a.specs, affixes))
             self.run((replace(a, specs=s) for a, s in every), time.process_time() + _FURTHER_S)
+
+    def run_otherwise_made(self, further: Iterator[Recipe]) -> None:
+        """Make the object with less likely arguments, of those that tests above the lines read."""
+        known = {(n, str(s)) for r in self.options if r is not None for n, s in r.arguments}
+        first = next(iter(self.options), None)
+        asked = {n.removeprefix("self.") for values in self._list_asked(first) for n in values}
+        until = time.process_time() + _SEARCH_S / 2
+        for recipe in further if asked else ():
+            if time.process_time() > until or not self.wanted.unreached(self.found.reached):
+                return
+            if any(n in asked and (n, str(s)) not in known for n, s in recipe.arguments):
+                self.run(self.combine(recipe), time.process_time() + _DEFAULT_S, most=1)
 
     def _list_asked(self, recipe: Recipe | None) -> list[dict[str, object]]:
         """Return what the tests above lines that nothing has reached ask of names."""
@@ -370,7 +365,9 @@ class _Search:
                 assignments = self.combine(recipe, {parameter.name: other})
                 before = len(found.assignments)
                 tried = itertools.chain(known, assignments)
-                self.run(tried, time.process_time() + _DEFAULT_S)
+                # what an optimiser holds may show along one of the axes alone
+                most = len(known) if isinstance(other, MadeArgument) else 0
+                self.run(tried, time.process_time() + _DEFAULT_S, most)
                 if len(found.assignments) > before:
                     break
         self._run_with_absent(recipe)

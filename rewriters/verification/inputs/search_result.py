@@ -93,6 +93,10 @@ class SearchResult:
         why = f"; most often: {common}" if common else ""
         if others not in common:
             why += f"; without what its text says: {others}"
+        missing = next(
+            (e for e in self.errors if e.startswith(ImportError.__name__) and e not in why), ""
+        )
+        why += f"; calls that come further: {missing}" if missing else ""
         if self.not_made:
             why = "" if common == NO_OBJECT else why
             why += f"; no object of its class can be made: {self.not_made}"

@@ -45,6 +45,7 @@ from npufix.rewriters.verification.inputs.objects.weights import (
     leave_gradients,
     list_modules,
     list_weights,
+    remember,
     take_steps,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
@@ -313,7 +314,7 @@ class Target:
             if recipe.history:
                 with self.world():
                     live_through(instance, recipe.history, make)
-            first = (instance,)
+            first = (remember(arguments, instance),)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same

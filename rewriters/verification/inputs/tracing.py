@@ -23,8 +23,11 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.observe import CALL_S, observe
 from npufix.rewriters.verification.calls.surroundings import seed_everything
+from npufix.rewriters.verification.calls.values import Tensor, list_kinds
 from npufix.rewriters.verification.inputs.objects.incomplete.late import find_late
 from npufix.rewriters.verification.inputs.objects.state import read_state
+from npufix.rewriters.verification.inputs.source.parameters import find_said_kind
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.search_result import SearchResult
-    from npufix.rewriters.verification.inputs.target import CallCase, Target
+    from npufix.rewriters.verification.inputs.target import Keeps, Target
 
 _FURTHER_S = 1.0
 
@@ -118,6 +121,27 @@ def reach_making(
         if not wanted.unreached(ran):
             break
     return more
+
+
+def add_floats(target: Target, wanted: LinesToCover, found: SearchResult, keeps: Keeps) -> None:
+    """Add a call with floating numbers, where integers were given that may be either."""
+    if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
+        return
+    whole = {p.name for p in target.parameters() if find_said_kind(p.annotation) == "int"}
+    for assignment in found.assignments[:2]:
+        specs = {
+            n: Tensor(s.shape)
+            if isinstance(s, Tensor) and s.kind == "int" and n not in whole
+            else s
+            for n, s in assignment.specs.items()
+        }
+        if specs == assignment.specs:
+            return
+        twin = CallCase(Assignment(assignment.recipe, specs))
+        ran = trace_call(target, twin) or set()
+        if wanted.reached(ran) and keeps(twin):
+            found.assignments.append(twin.assignment)
+            return
 
 
 @runs_with_target

@@ -32,7 +32,10 @@ from npufix.rewriters.verification.inputs.source.slicing import (
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
-from npufix.rewriters.verification.judge.checks.conversions import find_rounded_buffers
+from npufix.rewriters.verification.judge.checks.conversions import (
+    find_rounded_buffers,
+    require_own_types,
+)
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
 from npufix.rewriters.verification.judge.checks.probe import arguments_keep, operands_keep
 from npufix.rewriters.verification.judge.checks.refusals import (
@@ -154,6 +157,7 @@ def _verify(run: Proof) -> Verdict:
     run.judge.differences, aside = set_aside(job, run.judge.differences, compared)
     run.notes += aside
     leave_out_unrepeated(run, original, shown)
+    require_own_types(run.judge.differences, compared)
     if run.judge.differences:
         raise _refute(run, original, patched, shown, keeps)
     if run.judge.undecided:

@@ -17,6 +17,7 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
     list_answers,
     list_settings,
 )
+from npufix.rewriters.verification.inputs.objects.placeholders import StandInPart
 from npufix.rewriters.verification.inputs.source.attributes import list_kept, list_set
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
@@ -40,6 +41,9 @@ NOT_THE_USERS = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
 _NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean",)}
 """Of the parts of a layer, as others call them."""
 _NUMBERS = 2
+_OF_LIST = r"|(Optional\[)?(typing\.)?(List|list|Sequence)\[int\]\]?( \| None)?"
+_PICKED = ((0,), (1, 0))
+"""Places of what anything has two of."""
 _OF_LISTS = frozenset({"list", "tuple", "sorted", "len"})
 _ITEMS = (3, 1, 4, 2, 7, 5, 6)
 _MOST_SIZES = 6
@@ -108,6 +112,36 @@ def count_results(owner: type, name: str) -> int:
     return 0
 
 
+def count_parts(made: object) -> None:
+    """Have stand-ins for parts whose classes are missing return as much as methods take."""
+    for name, part in (*getattr(made, "_modules", {}).items(),):
+        if isinstance(part, StandInPart):
+            part.count = count_results(type(made), name)
+
+
+def makes_layer(owner: type, name: str) -> bool:
+    """Say whether an argument of ``__init__`` makes what is kept and called.
+
+    ``self.norm = norm_layer(dim)`` beside ``self.norm(x)``.
+    """
+    source, tree = read_methods(owner)
+    made = (a for a, v in list_set(tree) if isinstance(v, ast.Call) and _is_named(v.func, name))
+    return any(re.search(rf"self\.{attribute}\(", source) for attribute in made)
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def picks(owner: type, name: str) -> bool:
+    """Say whether an argument of ``__init__`` says which to take: ``loss[self.classes]``."""
+    _, tree = read_methods(owner)
+    own = _list_spellings(tree, name)
+    slices = (n.slice for n in ast.walk(tree) if isinstance(n, ast.Subscript))
+    every = (one for s in slices for one in (s.elts if isinstance(s, ast.Tuple) else [s]))
+    return any(ast.unparse(one) in own for one in every)
+
+
 def weighs_classes(owner: type, parameter: Parameter) -> bool:
     """Say whether an argument of ``__init__``, as it is or as an attribute, weighs classes."""
     if parameter.default is not None:
@@ -156,6 +190,9 @@ def list_told(owner: type, parameter: Parameter, find: Find) -> list[Spec]:
         return list_allowed(owner, parameter.name, find) or list_names(owner, parameter.name)
     if parameter.default is not None and not isinstance(parameter.default, str):
         return []
+    listed = re.fullmatch(_OF_LIST, parameter.annotation)
+    if listed and parameter.default is None and picks(owner, parameter.name):
+        return [Several(tuple(map(Value, places)), "list") for places in _PICKED]
     found = list_allowed(owner, parameter.name, find)
     unsaid = parameter.default is None and not (parameter.annotation or found)
     if unsaid and not guess_scalars(parameter) and is_number(owner, parameter.name):

@@ -30,6 +30,7 @@ from npufix.rewriters.verification.inputs.objects.weights import (
     groups,
     list_modules,
     parameters,
+    remembering,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -51,6 +52,8 @@ _GOES_THROUGH = frozenset(["state_dict", "buffers", "named_buffers", "modules", 
 _WEIGHTS_OF = frozenset(["parameters", "named_parameters"])
 """By which it reads the weights: what is asked this is a model, no stand-in that has none."""
 _OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
+_OPTIMIZERS = r"(\b|_)optim(i[sz]ers?)?$|\bOptimizer\b"
+_LISTED = r"(?i)list|sequence|ers$"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
 _MODULES_ANNOTATION = r"(?i:list|sequence|iterable|collection)\[ *[\w.]*\bModule *\]"
 _OF_SEVERAL = ("Linear", "BatchNorm1d")
@@ -244,6 +247,11 @@ def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     return _make(StandInLayer, label, name, *[count] * (count > 0))
 
 
+def make_maker(name: str) -> MadeArgument:
+    """Return a function that makes layers."""
+    return _make(make_layers, "a function that makes layers", name)
+
+
 def make_tree(count: int) -> torch.Tensor:
     """Return which nodes of a tree lead to which: each to its parent, which comes before it."""
     made = torch.zeros(count, count)
@@ -359,7 +367,7 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
         made = [*left_out, _make(generator, "a generator", seed)]
     elif parameter.has_default:
-        made = []
+        made = _offer_remembering(name, annotation) if parameter.default is None else []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
         # who goes through the gradients may ask whether they are finite
@@ -372,13 +380,21 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
             walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
             made = [*weights[:1], *walk, *made[1:]]
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
-        maker = _make(make_layers, "a function that makes layers", parameter.name)
-        makers = [maker] * (re.search(_MAKES_LAYERS, name) is not None)
+        makers = [make_maker(parameter.name)] * (re.search(_MAKES_LAYERS, name) is not None)
         made = [_TANH, some_layer, *makers, _FAILS, _OF_FEW]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
         made = [some_layer, whole, with_buffers, *([_OF_FEW] if use.called else [])]
     several = use.given > 1 and some_layer in made  # a layer of torch takes one
     return [make_stand_in(parameter.name)] * several + made
+
+
+def _offer_remembering(name: str, annotation: str) -> list[Spec]:
+    """Offer an optimiser that has taken steps, in place of None, for what is called so."""
+    if not re.search(_OPTIMIZERS, f"{annotation} {name}"):
+        return []
+    listed = re.search(_LISTED, annotation or name) is not None
+    label = "a list of SGD with momentum" if listed else "SGD with momentum"
+    return [Value(None, given=False), _make(remembering, label, listed=listed)]
 
 
 def offer_members(kind: type[enum.Enum], name: str) -> list[Spec]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import types
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
+from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
+from npufix.rewriters.verification.inputs.source.parameters import guess_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +24,33 @@ _ASKS = (
 """What a name is called that asks whether a package is there."""
 _loading: list[None] = []
 """One for each file of which definitions are being executed."""
+
+
+_making: list[None] = []
+"""One for each object that is being made."""
+_MAKES = r"(^|\.)([A-Z]\w*[a-z]\w*|(make|build|create|get)_\w+)$"
+"""What an ``__init__`` calls to get a part of the object."""
+
+
+@contextmanager
+def while_making() -> Iterator[None]:
+    """Have classes that are missing make stand-ins for a while: the parts of an object."""
+    _making.append(None)
+    try:
+        yield
+    finally:
+        _making.pop()
+
+
+class StandInPart(StandInLayer):
+    """What a class would make that cannot be imported: a layer, with what its users ask of it."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
+        """Invent what is not there."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return guess_attribute(name)
 
 
 @contextmanager
@@ -77,12 +106,20 @@ class StandInBase(torch.nn.Module):
         """Take what the real one takes, as ``init_cfg``."""
         super().__init__()
 
+    def __init_subclass__(cls, **_keywords: object) -> None:
+        """Take what the real one takes: ``class Net(nn.Module, HubMixin, tags=["net"])``."""
+        super().__init_subclass__()
+
 
 class StandInMixin:
     """A base class that could not be imported, and is no module: what is compared has no hash."""
 
     def __init__(self, *_given: object, **_keywords: object) -> None:
         """Take what the real one takes."""
+
+    def __init_subclass__(cls, **_keywords: object) -> None:
+        """Take what the real one takes."""
+        super().__init_subclass__()
 
 
 class Placeholder:
@@ -102,6 +139,8 @@ class Placeholder:
 
     def __call__(self, *args: object, **keywords: object) -> object:
         """Return a decorated function as it was; anything else stays a placeholder."""
+        if _making and re.search(_MAKES, self._name):
+            return StandInPart(self._name.rpartition(".")[2])
         self._use()
         if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
             return args[0]
@@ -110,7 +149,8 @@ class Placeholder:
     def __getattr__(self, name: str) -> Placeholder:
         if name.startswith("__"):
             raise AttributeError(name)
-        self._use()
+        if not _making:
+            self._use()
         return Placeholder(f"{self._name}.{name}")
 
     def __getitem__(self, _of: object) -> Placeholder:

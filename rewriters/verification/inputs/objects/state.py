@@ -11,7 +11,11 @@ import torch
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Value
-from npufix.rewriters.verification.inputs.objects.weights import list_modules, list_weights
+from npufix.rewriters.verification.inputs.objects.weights import (
+    list_modules,
+    list_weights,
+    read_remembered,
+)
 from npufix.rewriters.verification.inputs.source.attributes import list_attributes_written
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -162,7 +166,7 @@ def read_states(
     arguments: Mapping[str, object], built: Mapping[str, MadeArgument]
 ) -> dict[str, object]:
     """Return what the modules, optimisers and objects of own classes among arguments hold."""
-    found: dict[str, object] = {}
+    found = read_remembered(arguments)
     for name, module in list_modules(arguments).items():
         found |= read_state(module, name)
     for name, value in arguments.items():

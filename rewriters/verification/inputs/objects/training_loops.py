@@ -62,6 +62,8 @@ _TOKENS = r"(^|_)ids?$|token|^src$|^tgt$"
 _IMAGES = r"im(a)?ge?s?($|_)|pixel|frame|video|^x$|^xs$|inputs?$"
 _LOADED = r"loader|dataset|iterator|batches|(^|_)dl$|(^|_)data$"
 _ONE = r"batch|(^|_)data$|samples?$"
+DICTIONARIES = r"(?i)\b(list|sequence|iterable|tuple)\[ *(typing\.)?(dict|mapping)\b"
+"""An annotation of several samples."""
 _SEVERAL = r"batch|samples|examples|features|instances|items|records|(^|_)data(_list)?$"
 _LOSS = r"criterion|(^|_)crit$|(^|_)loss(_?(fn|func|fct|function|module))?$"
 _SCALED = r"scaler$"
@@ -405,7 +407,7 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
     loaded = re.search(_LOADED, name) is not None or "DataLoader" in parameter.annotation
     if batches is not None and loaded:
         yield from _offer_batches(batches)
-    elif batches is not None and batches.kind != "alone" and re.search(_SEVERAL, name):
+    elif batches is not None and batches.kind != "alone" and _is_several(parameter):
         yield from _offer_samples(batches)
     elif use.batch is not None and re.search(_ONE, name):
         yield from _offer_batch(use.batch)
@@ -417,6 +419,11 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
         # what calls ``train`` may find it in evaluation
         sizes = " ".join(_list_sizes(use))
         yield from _offer_models(use.gives, name, mode="train" not in use.attributes, sizes=sizes)
+
+
+def _is_several(parameter: Parameter) -> bool:
+    listed = re.search(DICTIONARIES, parameter.annotation) is not None
+    return listed or re.search(_SEVERAL, parameter.name.lower()) is not None
 
 
 def offer_closure() -> Spec:

@@ -117,6 +117,42 @@ def bind_optimizers(arguments: dict[str, object], number: int = 0, *, left: bool
     leave_gradients(arguments if left else {})
 
 
+def remembering(*, listed: bool) -> torch.optim.Optimizer | list[torch.optim.Optimizer]:
+    """Return an optimiser that has taken steps, or a list of one; ``remember`` says of what."""
+    made = torch.optim.SGD([torch.zeros(1)], lr=0.125, momentum=0.5)
+    return [made] if listed else made
+
+
+def _list_remembering(held: Mapping[str, object]) -> dict[str, torch.optim.SGD]:
+    lists = [(n, v) for n, v in held.items() if type(v) is list]
+    every = [*held.items(), *((f"{n}[{at}]", o) for n, v in lists for at, o in enumerate(v))]
+    return {n: o for n, o in every if type(o) is torch.optim.SGD and o.param_groups[0]["momentum"]}
+
+
+def remember(arguments: Mapping[str, object], made: object) -> object:
+    """Have an optimiser train the object that a method is called on, and hold what it has kept.
+
+    Beside models, it trains those: ``bind_optimizers``. Returns the object.
+    """
+    own = list(made.parameters()) if isinstance(made, torch.nn.Module) else []
+    for one in _list_remembering(arguments).values():
+        if own and not list_modules(arguments):
+            one.param_groups[0]["params"] = own
+        for at, weight in enumerate(list_weights(one)):
+            kept = torch.randint(-8, 9, weight.shape, generator=seed_generator("kept", at)) / 8
+            one.state[weight] = {"momentum_buffer": kept.to(weight)}  # exact in every dtype
+    return made
+
+
+def read_remembered(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return what such optimisers hold of the steps before."""
+    return {
+        f"{name}.state[{at}]['momentum_buffer']": one.state[weight].get("momentum_buffer")
+        for name, one in _list_remembering(arguments).items()
+        for at, weight in enumerate(list_weights(one))
+    }
+
+
 def _list_training(
     held: Mapping[str, object],
 ) -> tuple[list[torch.nn.Parameter], list[torch.optim.Optimizer]]:

@@ -14,7 +14,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.verification.inputs.source.usage import list_arguments
+from npufix.rewriters.verification.inputs.source.operands import list_guards, list_refused
+from npufix.rewriters.verification.inputs.source.usage import find_last_line, list_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -71,6 +72,44 @@ class Bound(NamedTuple):
 class _Axis(NamedTuple):
     name: str
     at: int
+
+
+def find_fixed(function: Function) -> dict[str, int]:
+    """Return the sizes that code raises without: 2 of ``if mixtures != 2: raise``."""
+    found: dict[str, int] = {}
+    for _, part, raises in list_guards(function):
+        match part:
+            case ast.Compare(ast.Name(size), [op], [ast.Constant(int(number))]) if (
+                isinstance(op, ast.NotEq if raises else ast.Eq) and type(number) is int
+            ):
+                found[size] = number
+    return found
+
+
+def list_tied(function: Function, names: Collection[str]) -> Iterator[tuple[str, Shape]]:
+    """Yield the shapes that code raises without, and of whose sizes they are.
+
+    ``("n", "3")`` for ``if y.shape != (n, 3): raise``, and ``("n", "...")`` of what ``n`` is the
+    length of: ``n = x.shape[0]``.
+    """
+    shaped = {
+        name: axes
+        for name, line, axes, _ in list_refused(function)
+        if axes and name in names and line <= find_last_line(function, name)
+    }
+    sizes = {axis for axes in shaped.values() for axis in axes}
+    if not all(axis.isidentifier() or axis.isdecimal() for axis in sizes):
+        return
+    yield from shaped.items()
+    for node in walk(function):
+        match node:
+            case ast.Assign(
+                [ast.Name(size)],
+                ast.Subscript(ast.Attribute(ast.Name(name), "shape"), ast.Constant(0))
+                | ast.Call(ast.Attribute(ast.Name(name), "size"), [ast.Constant(0)])
+                | ast.Call(ast.Name("len"), [ast.Name(name)]),
+            ) if size in sizes and name in names and name not in shaped:
+                yield name, (size, "...")
 
 
 def list_bounds(

@@ -403,7 +403,8 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
     given = read_default_sizes(init)
-    for name, letters in list_lettered(function, {n for n in names if not found[n].shapes}):
+    bare = {n for n in names if not found[n].shapes}
+    for name, letters in (*list_lettered(function, bare), *bounds.list_tied(function, bare)):
         found[name] = replace(found[name], shapes=(letters,))
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
@@ -415,7 +416,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     known = [shape for one in found.values() for shape in one.shapes]
     multiples = [*read_multiples(docstring, known, names), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
-    given |= read_default_sizes(function)
+    given |= read_default_sizes(function) | bounds.find_fixed(function)
     own = find_unpacked_settings(function)
     limits = bounds.list_bounds(function, known, rising)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)

@@ -219,6 +219,10 @@ def find_uses(function: Function) -> dict[str, Use]:
         use.dims |= dims
     for name, count in operands.list_ranks(function, found):
         found[name].dims.add(count)
+    for name, line, axes, below in operands.list_refused(function):
+        if name in found and line <= until[name]:
+            found[name].dims |= set() if axes is None else {len(axes)}
+            found[name].below = found[name].below or below
     for name, use in found.items():
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None

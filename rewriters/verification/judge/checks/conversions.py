@@ -7,6 +7,7 @@ tables as buffers, and convert most modules before they train.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.judge.observe_case import CaseRun, observe_version
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
+from npufix.rewriters.verification.verdict import NotVerifiedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +25,43 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
+    from npufix.rewriters.verification.judge.judge import Difference
 
 _LOW = (torch.bfloat16, torch.float16)
+_OF_TYPES = re.compile(r" is (\w+)\[[^\]]*\] in the original, (\w+)\[")
 _MOST = 12
 """Calls in low precision that are made again."""
+
+
+def require_own_types(differences: Sequence[Difference], compared: Sequence[CaseRun]) -> None:
+    """Decide nothing by types of halves that only come of converting what nobody converts.
+
+    ``self.table = torch.arange(n) * 0.1`` stays in float32 when its module is converted, and what
+    is multiplied by it is then in float32 too; calls are made with both in bfloat16.
+
+    Raises:
+        NotVerifiedError: nothing else differs.
+
+    """
+    cases = {one.label: one for one in compared}
+    plain: list[str] = []
+    for difference in differences:
+        one = cases.get(difference.case)
+        types = _OF_TYPES.search(difference.text)
+        if one is None or one.dtype not in _LOW or types is None or types[1] == types[2]:
+            return
+        held = {
+            name: one.original.tensors.get(f"{name} after the call") for name in one.original.idle
+        }
+        floats = [n for n, t in held.items() if t is not None and t.is_floating_point()]
+        plain += [n for n in sorted(floats) if n.startswith("self.")][:1]
+        if not plain:
+            return
+    if differences:
+        raise NotVerifiedError(
+            f"{differences[0].text}, for {differences[0].case}, where {plain[0]}, which no "
+            "conversion of a module reaches, was converted too; nothing else differs"
+        )
 
 
 def find_rounded_buffers(

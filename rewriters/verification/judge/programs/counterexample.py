@@ -34,6 +34,8 @@ from npufix.rewriters.verification.inputs.objects.weights import (
     list_modules,
     list_trained,
     move_weights,
+    remember,
+    remembering,
     take_steps,
 )
 from npufix.rewriters.verification.inputs.overlay import write_program_part
@@ -318,6 +320,12 @@ def _bind(one: CaseRun, call: _Call) -> str:
     return "".join(map(_BOUND.format, plain))
 
 
+def _spell_remembered(call: _Call) -> str:
+    """Return the text that says what optimisers have kept of earlier steps."""
+    remembers = any(f".{remembering.__name__}(" in text for text in call.arguments.values())
+    return f"    {_spell(remember)}(arguments, made)\n" if remembers else ""
+
+
 def _spell_left(call: _Call) -> str:
     """Return the text that leaves the gradients of a step before."""
     held = "arguments" if call.made == "None" else "{**arguments, 'self': made}"
@@ -361,6 +369,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         if call.earlier
         else None,
         bound=_bind(one, call)
+        + _spell_remembered(call)
         + (_spell_left(call) if one.case.left else "")
         + ("" if one.case.training else _EVALUATED)
         + (_SHARED.format(*one.case.shared) if any(one.case.shared) else "")

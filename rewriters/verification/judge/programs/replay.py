@@ -154,11 +154,17 @@ def held_as(value: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
 
 
 def modules_in(passed: dict[str, Any]) -> dict[str, Any]:
-    """Return what the modules among arguments hold."""
+    """Return what the modules among arguments hold, and what optimisers keep of steps."""
     lists = {n: v for n, v in passed.items() if isinstance(v, list)}
     every = {**passed, **{f"{n}[{at}]": m for n, v in lists.items() for at, m in enumerate(v)}}
     modules = {n: v for n, v in every.items() if isinstance(v, torch.nn.Module)}
-    return {
+    kept = {
+        f"{name}.state[{at}]['momentum_buffer']": one.state.get(weight, {}).get("momentum_buffer")
+        for name, one in every.items()
+        if isinstance(one, torch.optim.SGD)
+        for at, weight in enumerate(w for group in one.param_groups for w in group["params"])
+    }
+    return {n: v for n, v in kept.items() if v is not None} | {
         f"{name}.{key}": value
         for name, module in modules.items()
         for key, value in module.state_dict(keep_vars=True).items()

@@ -342,6 +342,40 @@ def test_letters_of_an_einsum_are_sizes() -> None:
     assert not later.of("w").shapes
 
 
+def test_samples_are_told_by_an_annotation() -> None:
+    found = declared("def f(rows):\n    return rows[0]['ids'], [len(row['ids']) for row in rows]\n")
+    samples = Parameter("rows", "list[dict[str, Tensor]]", inspect.Parameter.empty)
+    first, *_ = guess_argument(samples, (2, 3), (), found.of("rows"))
+    assert str(first) == "3 samples with ids (sequences)"
+
+
+def test_what_code_raises_for_is_not_passed() -> None:
+    found = declared("""
+    def f(x, y, z):
+        n = x.shape[0]
+        if y.min() < 0 or torch.max(y).item() > 1:
+            raise ValueError
+        if y.shape != torch.Size([n]):
+            raise TypeError
+        z = z.flatten()
+        assert z.shape == (n, 3) and z.max() < n
+    """)
+    assert found.of("y").shapes == (("n",),)
+    assert found.of("y").below == "2"
+    assert found.of("x").shapes == (("n", "..."),)
+    assert not found.of("z").shapes  # is no longer what is passed
+    # a size has a name of its own, and is another one nowhere
+    named = """
+    def f(x):
+        \"\"\"x: (batch, sources, length)\"\"\"
+        sources = x.shape[1]
+        if sources != 2:
+            raise ValueError
+    """
+    assert {shape[1] for shape in declared(named).list_shapes("x", 8)} == {2}
+    assert not found.of("z").below
+
+
 def test_what_is_used_as_a_number_is_one() -> None:
     def counts(line: str) -> bool:
         return declared(f"def f(x, n):\n    return {line}\n").of("n").use.counts

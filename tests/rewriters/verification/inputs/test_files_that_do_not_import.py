@@ -104,18 +104,21 @@ def g(x):
 TRAINED = """
 import torch
 import pytorch_lightning as pl
+from not_installed import HubMixin, layers
 
-class L(pl.LightningModule):
+class L(pl.LightningModule, HubMixin, tags=["gated"]):
     def __init__(self, width: int, factor: float = 0.5):
         super().__init__()
         pl.seed_everything(width)
         self.save_hyperparameters(ignore="factor")
         self.layer = torch.nn.Linear(self.hparams.width, 3)
+        self.norm = layers.LastNorm(3)
 
     def forward(self, x):
         y = torch.sigmoid(x) * x
         self.log("mean", y.mean())
-        return self.layer(y).to(self.device)
+        y = self.norm(self.layer(y)) if self.norm.use_scale is False else y
+        return y.to(self.device)
 """
 GATE = "torch.sigmoid(x) * x"
 
@@ -164,10 +167,12 @@ def test_what_is_really_missing_is_named(tmp_path: Path) -> None:
         ("torch.nn.functional.silu(x)", Status.EQUIVALENT),
         # what is logged alone is another
         (
-            f"{GATE}\n        self.log('mean', y[0])\n        return self.layer(y)",
+            f"{GATE}\n        self.log('mean', y[0])\n        return self.norm(self.layer(y))",
             Status.REFUTED,
         ),
     ],
 )
 def test_a_base_class_of_lightning_keeps_settings(tmp_path: Path, new: str, status: Status) -> None:
-    assert judge(tmp_path, "L.forward", new).status is status
+    found = judge(tmp_path, "L.forward", new)
+    assert found.status is status, found
+    assert "layers of not_installed" in found.ground  # of which a layer is made

@@ -208,6 +208,31 @@ def test_earlier_calls_take_whole_numbers_where_a_text_says_so() -> None:
     assert found.status is Status.REFUTED, found
 
 
+FORGOTTEN = """
+class Recycled(torch.nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+
+    def reset(self, rows, optimizers: list[torch.optim.Optimizer] | None = None):
+        with torch.no_grad():
+            self.linear.weight[rows] = 0.0
+            for optimizer in optimizers or []:
+                self._forget(rows, optimizer, 0)
+
+    def _forget(self, rows, optimizer, axis):
+        for held in optimizer.state.get(self.linear.weight, {}).values():
+            held.index_fill_(axis, rows, 0.0)
+"""
+
+
+def test_optimizers_that_may_be_passed_remember_steps_before() -> None:
+    found = verdict(FORGOTTEN, ("rows, optimizer, 0", "rows, optimizer, 1"))
+    assert found.status is Status.REFUTED, found
+    assert "optimizers[0].state[0]['momentum_buffer']" in found.reason
+    assert ".remember(arguments, made)" in found.script
+
+
 UNKNOWN = """
 class Kept:
     def __init__(self):

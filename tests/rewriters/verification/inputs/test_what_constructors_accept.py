@@ -6,7 +6,8 @@ import abc
 import ast
 import inspect
 import math
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,10 +17,11 @@ import torch
 from tests.rewriters.verification.changed_programs import verdict
 
 from npufix.rewriters.graph.modules.syntax import parse_once
-from npufix.rewriters.verification.calls.values import Tensor, Value
+from npufix.rewriters.verification.calls.values import Tensor, Value, find_nothing
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, tell_of_object
 from npufix.rewriters.verification.inputs.load import Loaded, load
 from npufix.rewriters.verification.inputs.objects.incomplete.unmade import make_concrete
+from npufix.rewriters.verification.inputs.objects.kept import list_told, makes_layer
 from npufix.rewriters.verification.inputs.objects.layer_classes import list_sought
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
 from npufix.rewriters.verification.inputs.objects.training_loops import Closure
@@ -268,6 +270,25 @@ def test_an_optimizer_that_computes_gradients_itself_is_given_what_makes_them() 
 
     take_steps(step, optimizer, closure)
     assert weight.tolist() == [0.5, 0.5]
+
+
+class Made(torch.nn.Module):
+    """An object that is made with what makes a part, and with which results to take."""
+
+    def __init__(self, features_network: Callable[..., Any], classes: Any = None) -> None:
+        super().__init__()
+        self.features = features_network(3, width=4)
+        self.classes = classes
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.features(x)[..., self.classes]
+
+
+def test_what_makes_a_part_and_what_says_which_are_told_by_their_use() -> None:
+    network, classes = list_parameters(inspect.signature(Made))
+    assert [n for n in ("features_network", "classes") if makes_layer(Made, n)] == [network.name]
+    found = list_told(Made, replace(classes, annotation=""), find_nothing)
+    assert [str(s) for s in found] == ["[0]", "[1, 0]"]
 
 
 def test_what_collects_sizes_is_given_numbers() -> None:

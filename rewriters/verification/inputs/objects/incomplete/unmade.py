@@ -25,11 +25,31 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _DRAWN = frozenset({"rand", "randn"})
 _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
+
+
+def make_without_init(owner: type, attributes: Sequence[tuple[str, str]]) -> object:
+    """Make an object without its ``__init__``, with attributes that are as what is done with them.
+
+    As far as some statements of ``__init__`` run, they have set what is known.
+    """
+    made: object = object.__new__(owner)
+    if isinstance(made, torch.nn.Module):
+        torch.nn.Module.__init__(made)
+    initialise_partly(made, owner)
+    known = {
+        n for held in ("_parameters", "_buffers", "_modules") for n in vars(made).get(held, ())
+    }
+    for name, what in attributes:
+        replaced = what == "call" and isinstance(vars(made).get(name), StandInConfig)
+        if replaced or name not in known | vars(made).keys():
+            own = isinstance(made, torch.nn.Module)
+            setattr(made, name, make_attribute(what, name, module=own))
+    return made
 
 
 def make_attribute(what: str, name: str, *, module: bool) -> object:
