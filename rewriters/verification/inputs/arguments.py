@@ -22,13 +22,8 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     replace_tensors,
 )
+from npufix.rewriters.verification.inputs.objects import training_loops
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
-from npufix.rewriters.verification.inputs.objects.training_loops import (
-    DICTIONARIES,
-    MODEL,
-    offer_closure,
-    offer_for_loops,
-)
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -359,8 +354,8 @@ def _guess_held(
     """
     if parameter.name == "closure":  # of an optimiser, for a loss
         left_out = [Value(parameter.default, given=False)] * parameter.has_default
-        return [*left_out, offer_closure()]
-    if re.search(DICTIONARIES, parameter.annotation):
+        return [*left_out, training_loops.offer_closure()]
+    if re.search(training_loops.DICTIONARIES, parameter.annotation):
         return []
     keys = tuple(declared.use.keys)
     named = re.search(r"(?i)\b(dict|mapping)\[ *str, *(torch\.)?Tensor", parameter.annotation)
@@ -429,7 +424,7 @@ def guess_argument(
     """
     parameter = _annotated(parameter, declared)
     held = _guess_held(parameter, base, widths, declared)
-    looped = offer_for_loops(parameter, declared.use)
+    looped = training_loops.offer_for_loops(parameter, declared.use)
     if held or looped:
         return [*held, *looped]
     wants_tensor = is_tensor(parameter, declared)
@@ -450,7 +445,7 @@ def guess_argument(
     if declared.use.looped and not shaped:
         made = [Several((s, s), "list") for s in made[:8] if isinstance(s, Tensor)] + made
     if objects := guess_objects(parameter, declared.use):
-        doubtful = re.search(MODEL, parameter.name) and not parameter.annotation
+        doubtful = re.search(training_loops.MODEL, parameter.name) and not parameter.annotation
         return [*objects, *made] if doubtful else objects
     if isinstance(parameter.default, tuple) and parameter.default:
         last = parameter.default[-1]  # one more k of an accuracy, or axis of a mean

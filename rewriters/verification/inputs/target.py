@@ -186,8 +186,7 @@ class Target:
     """What the code runs in: with its own version of the other files of a change."""
     around: Surroundings | None = None
     """The data of the module; every call that is prepared finds it as it was at first."""
-    told: Told = TOLD_NOTHING
-    """What the original's text says of arguments."""
+    told: Told = TOLD_NOTHING  # by the original
     _function: Callable[..., Any] = print
     _parameters: list[Parameter] | None = None
     """Read once: a search asks with every call."""
@@ -242,10 +241,10 @@ class Target:
             found = list_parameters(inspect.signature(takes), spread=True)
         except (TypeError, ValueError) as error:
             raise LoadError(f"{self.qualname} has no signature: {error}") from None
-        if self.applied is not None:
-            context = self.applied.setup_context is torch.autograd.Function.setup_context
-            return found[1:] if context else found
-        return found[1:] if self.owner is not None else found
+        bound = self.owner is not None
+        if self.applied is not None:  # takes a context?
+            bound = self.applied.setup_context is torch.autograd.Function.setup_context
+        return found[1:] if bound else found
 
     @property
     def has_modes(self) -> bool:

@@ -24,11 +24,11 @@ from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.sorts_and_looks import keeps_both
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
-from npufix.rewriters.verification.inputs.source.operators import list_operators
 from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
 from npufix.rewriters.verification.inputs.source.slicing import (
     find_names_behind,
     find_names_beside,
+    list_operators,
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases

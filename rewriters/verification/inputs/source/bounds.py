@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.verification.inputs.source.operands import list_guards, list_refused
+from npufix.rewriters.verification.inputs.source.guards import list_guards, list_refused
 from npufix.rewriters.verification.inputs.source.usage import find_last_line, list_arguments
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterable
 
     from npufix.rewriters.edit.job import Job
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 IMPORTS = (ast.Import, ast.ImportFrom)
 _DOES = (ast.Expr, ast.If, ast.For, ast.While, ast.With)
 """Statements that do something, beside those that define."""
+_OWN_GRADIENT = re.compile(r"(^|\.)(autograd\.)?Function$")
 
 
 def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
@@ -226,3 +227,23 @@ def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
 
 def _span(statement: ast.stmt) -> set[int]:
     return {*range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)}
+
+
+def list_operators(text: str, qualname: str) -> set[str]:
+    """Return classes derived from ``torch.autograd.Function`` that a function needs, as code.
+
+    Of such an operator, autograd checks nothing: with ``ctx.save_for_backward(x, x.sigmoid())`` the
+    gradient may be right, and the gradient of the gradient wrong without a word. What else stands
+    in its file has nothing to do with it. Of no syntax there are none.
+    """
+    try:
+        tree = parse_once(text)
+    except (SyntaxError, ValueError):
+        return set()
+    needed = slice_module(tree, qualname.partition(".")[0])
+    classes = (n for part in needed for n in walk(part) if isinstance(n, ast.ClassDef))
+    return {
+        ast.unparse(node)
+        for node in classes
+        if any(_OWN_GRADIENT.search(ast.unparse(base)) for base in node.bases)
+    }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
-from npufix.rewriters.verification.inputs.source import operands
+from npufix.rewriters.verification.inputs.source import guards, operands
 from npufix.rewriters.verification.inputs.source.operands import find_flags, is_element
 from npufix.rewriters.verification.inputs.source.training.loops import (
     Batch,
@@ -219,7 +219,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         use.dims |= dims
     for name, count in operands.list_ranks(function, found):
         found[name].dims.add(count)
-    for name, line, axes, below in operands.list_refused(function):
+    for name, line, axes, below in guards.list_refused(function):
         if name in found and line <= until[name]:
             found[name].dims |= set() if axes is None else {len(axes)}
             found[name].below = found[name].below or below

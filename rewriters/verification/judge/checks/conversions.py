@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
-    from npufix.rewriters.verification.judge.judge import Difference
+    from npufix.rewriters.verification.judge.difference import Difference
 
 _LOW = (torch.bfloat16, torch.float16)
 _OF_TYPES = re.compile(r" is (\w+)\[[^\]]*\] in the original, (\w+)\[")

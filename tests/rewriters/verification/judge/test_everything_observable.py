@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.calls.coverage import is_printed  # noqa: E402 - same
-from npufix.rewriters.verification.inputs.source.operators import list_operators  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.slicing import list_operators  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
