@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from npufix.reports.report import LeftOutStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pandas as pd
     from numpy.typing import NDArray
 
 _FEW = 3
@@ -71,7 +71,7 @@ def are_varied(kernels: pd.DataFrame) -> bool:
     """
     known = kernels["step"].notna().to_numpy(bool) & ~kernels["communication"].to_numpy(bool)
     step = kernels["step"].to_numpy(np.int64, na_value=-1)[known]
-    shapes = kernels["input_shapes"].cat.codes.to_numpy(np.int64)[known]
+    shapes = pd.factorize(kernels["input_shapes"])[0][known]
     pairs, counts = np.unique(np.stack([shapes, step]), axis=1, return_counts=True)
     if not pairs.size:
         return False

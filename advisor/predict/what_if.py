@@ -248,8 +248,9 @@ def _staged_ns(
         return [0.0] * len(sets)
     rows = evidence.kernels.loc[graph.label]
     names = rows["name"].astype(str)
-    waits = names[graph.communication & names.isin(list(others.stages)).to_numpy(bool)]
-    staged = float(waits.map(others.waited).fillna(0.0).sum()) / graph.steps
+    of_stages = graph.communication & names.isin(list(others.stages)).to_numpy(bool)
+    waited = np.nan_to_num(names.map(others.waited).to_numpy(np.float64))
+    staged = float(waited[of_stages].sum()) / graph.steps
     shares = []
     for own in sets:
         labels = [Labels(c.kernels).array for at in own if (c := items[at].change)]

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import parse_once, walk
-from npufix.rewriters.verification.judge.halves import find_reached
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.observe import CallRecord
-    from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 _T = TypeVar("_T")
 ZERO = 1e-12
@@ -45,7 +38,6 @@ _SUM_ULPS = 2.0
 """Of gradients, which are sums of several rounded products."""
 _WORTHLESS = 0.25
 """Of a gradient in halves: as far off, no digit of it is right."""
-_OVERFLOWS = r"Half\b.*\boverflow"
 _TINY_ULPS, _ENOUGH_NOISE = 64, 4
 _FACTOR = 2.0
 """How much worse than the original's error the patched error may be."""
@@ -61,8 +53,6 @@ _SUBNORMAL = 4.0
 """Units of the smallest number of a dtype, below which its numbers are not rounded but cut off."""
 _CREDIBLE = 0.1
 """An original further off than this, for all cancellation, has overflowed or taken a branch."""
-_RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
-"""What code says that is written for float16 too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +120,27 @@ class Spread(NamedTuple):
     """As it is written."""
     noisy: Iterable[CallRecord]
     """With other roundings, each made when it is asked for."""
+    again: Callable[[], CallRecord | None] = lambda: None
+    """As it is written, once more."""
+
+    def repeats(self, what: str) -> bool:
+        """Say whether the original makes the same once more, but for its rounding.
+
+        What counts its calls, ``x + next(NUMBERS)``, makes another with every rounding, too.
+        """
+        again = self.again()
+        if again is None:
+            return True
+        first, second = self.plain.tensors.get(what), again.tensors.get(what)
+        if first is None or second is None or first.shape != second.shape:
+            return first is second
+        left, right = make_real(first).double(), make_real(second).double()
+        off = (left - right).abs().nan_to_num(0.0, 0.0, 0.0)
+        largest = max_magnitude(left, left.isfinite())
+        return (
+            max_magnitude(off, left.isfinite())
+            <= _NOISES * eps_of(make_real(first).dtype) * largest
+        )
 
 
 class Further(NamedTuple):
@@ -404,19 +415,28 @@ def find_restored(
 
 
 def find_noise(triple: Triple, further: Further, wrong: torch.Tensor) -> torch.Tensor:
-    """Return for each element whether the original, rounded otherwise, is as far off.
-
-    No more roundings are tried once they explain all that is ``wrong``.
-    """
+    """Return for each element whether the original, rounded otherwise, is as far off."""
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
     found = further.spread()
     plain = None if found is None else found.plain.tensors.get(triple.what)
     if found is None or plain is None:
         return nowhere
-    if not triple.original.is_floating_point():
-        return _is_decided_by_noise(triple, found)
+    if triple.original.is_floating_point():
+        explained = _is_within_noise(triple, found, plain, wrong)
+    else:
+        explained = _is_decided_by_noise(triple, found)
+    return explained if not (explained & wrong).any() or found.repeats(triple.what) else nowhere
+
+
+def _is_within_noise(
+    triple: Triple, found: Spread, plain: torch.Tensor, wrong: torch.Tensor
+) -> torch.Tensor:
+    """Return where numbers are as far off as other roundings are from each other.
+
+    No more of these are tried once they explain all that is ``wrong``.
+    """
     center, spread = make_real(plain).double(), torch.zeros_like(triple.original).double()
-    right, accepted = triple.patched.double(), nowhere
+    right, accepted = triple.patched.double(), torch.zeros_like(triple.original, dtype=torch.bool)
     means = [v.double() for v in (triple.original, triple.oracle) if v is not None]
     for other in found.noisy:
         value = other.tensors.get(triple.what)
@@ -444,28 +464,6 @@ def _is_decided_by_noise(triple: Triple, found: Spread) -> torch.Tensor:
         ):
             accepted |= value == triple.patched
     return accepted
-
-
-def is_overflow_in_half(job: Job, one: CaseRun, after: CallRecord) -> bool:
-    """Say whether a change of one's own raises in float16 alone, for a number that stood there.
-
-    ``area[outside] = 1e8`` makes Inf of it, ``area.masked_fill(outside, 1e8)`` raises: aloud, and
-    in a dtype that this number was not written for. A number that is new is the change's fault.
-    """
-    return bool(
-        job.by_hand
-        and one.dtype == torch.float16
-        and re.search(_OVERFLOWS, after.error)
-        and not re.search(_RUNS_IN_HALVES, job.original)
-        and _list_large(job.patched, job.qualname) <= _list_large(job.original, job.qualname)
-    )
-
-
-def _list_large(text: str, qualname: str) -> set[float]:
-    most = torch.finfo(torch.float16).max
-    nodes = walk(find_reached(parse_once(text), qualname))
-    values = (n.value for n in nodes if isinstance(n, ast.Constant))
-    return {v for v in values if isinstance(v, int | float) and v > most}
 
 
 def make_real(value: torch.Tensor) -> torch.Tensor:

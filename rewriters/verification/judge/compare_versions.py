@@ -20,11 +20,11 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import generate_cases
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
-from npufix.rewriters.verification.judge.allowances import is_overflow_in_half
 from npufix.rewriters.verification.judge.call_again import call_again
 from npufix.rewriters.verification.judge.difference import Difference
 from npufix.rewriters.verification.judge.enough import is_enough, list_runs
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
+from npufix.rewriters.verification.judge.halves import is_overflow_in_half
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     drop_far_gradients,

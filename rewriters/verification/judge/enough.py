@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import torch
+
 from npufix.rewriters.verification.calls.values import list_dimensions
 from npufix.rewriters.verification.judge.difference import Difference, Seen
 from npufix.rewriters.verification.judge.judge import Judge
@@ -16,11 +18,10 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_in_float64,
 )
 from npufix.rewriters.verification.judge.plausibility import set_aside
+from npufix.rewriters.verification.verdict import NotVerifiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import torch
 
     from npufix.rewriters.verification.inputs.target import CallCase, Target
     from npufix.rewriters.verification.judge.evidence import Proof
@@ -77,6 +78,10 @@ def leave_out_unrepeated(run: Proof, original: Target, compared: list[CaseRun]) 
     """Leave out what the original itself computes otherwise when it is called again.
 
     The gradient of a convolution in bfloat16, of few columns, holds what was in memory before.
+
+    Raises:
+        NotVerifiedError: results in float32 are of that kind, and nothing else differs.
+
     """
     calls, left = {c.label: c for c in reversed(compared)}, list(run.judge.differences)
     for first in sorted(left, key=lambda d: d.rank):
@@ -88,6 +93,11 @@ def leave_out_unrepeated(run: Proof, original: Target, compared: list[CaseRun]) 
         left = [d for d in left if (d.case, d.what) != (first.case, first.what)]
     if len(left) < len(run.judge.differences):
         run.notes.append("some numbers of the original are others with every call")
+        for out in (d for d in run.judge.differences if not left and d.seen is Seen.RESULT):
+            if out.case in calls and calls[out.case].dtype == torch.float32:
+                raise NotVerifiedError(
+                    f"{out.text}, for {out.case}, where the original is another with every call"
+                )
         run.judge.differences = left
 
 

@@ -1,4 +1,4 @@
-"""Sizes that are nobody's concern: an odd one of which code takes halves, and no columns."""
+"""What is nobody's concern: odd sizes of which code takes halves, and large numbers in float16."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+import torch
+
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.values import LARGE, Tensor, Value, list_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.inputs.source.declarations import Declarations
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
+_OVERFLOWS = r"Half\b.*\boverflow"
+_RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
+"""What code says that is written for float16 too."""
 _HALVES = 2
 _BY_CHANCE = 3
 """The one odd size of which the halves meet: two beside one, which broadcasts."""
@@ -194,3 +201,25 @@ def has_no_width(one: CaseRun, declared: Declarations, least: int) -> bool:
             if any(re.fullmatch(_NEVER_EMPTY, s[n].lower()) for s in named for n in zeros):
                 return True
     return False
+
+
+def is_overflow_in_half(job: Job, one: CaseRun, after: CallRecord) -> bool:
+    """Say whether a change of one's own raises in float16 alone, for a number that stood there.
+
+    ``area[outside] = 1e8`` makes Inf of it, ``area.masked_fill(outside, 1e8)`` raises: aloud, and
+    in a dtype that this number was not written for. A number that is new is the change's fault.
+    """
+    return bool(
+        job.by_hand
+        and one.dtype == torch.float16
+        and re.search(_OVERFLOWS, after.error)
+        and not re.search(_RUNS_IN_HALVES, job.original)
+        and _list_large(job.patched, job.qualname) <= _list_large(job.original, job.qualname)
+    )
+
+
+def _list_large(text: str, qualname: str) -> set[float]:
+    most = torch.finfo(torch.float16).max
+    nodes = walk(find_reached(parse_once(text), qualname))
+    values = (n.value for n in nodes if isinstance(n, ast.Constant))
+    return {v for v in values if isinstance(v, int | float) and v > most}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -271,19 +272,17 @@ class Judge:
     ) -> None:
         """Judge the values of all cases, with the tolerance that those of ``other`` have earned.
 
-        ``hopeless``: something else refutes them, so that nobody need know what is noise. So do
-        results in float32, which come first, if ``refutes`` says that not all are set aside.
+        ``hopeless``: something else refutes them, so that nobody need know what is noise. So does
+        what is off by far more, if ``refutes`` says that not all of it is set aside.
         """
         judges = [self] if other is None else [self, other]
         deadline, known, certain = time.process_time() + _NOISE_S, KnownNoise(), 0
-        every = ((self._find_wrong(one[2], judges), one) for one in list(self._triples))
-        doubtful = [(wrong, one) for wrong, one in every if wrong.any()]
+        every = enumerate((self._find_wrong(one[2], judges), one) for one in list(self._triples))
+        doubtful = [(at, wrong, one) for at, (wrong, one) in every if wrong.any()]
         # What is furthest off is noise least of all: after it, nobody need ask of the others.
-        doubtful.sort(key=lambda pair: rank_doubt(pair[1][2], pair[0]))
-        sure = True
-        for off, (case, size, triple, further) in doubtful:
-            if sure and is_delicate(triple):
-                sure, hopeless = False, hopeless and refutes()
+        doubtful.sort(key=lambda one: rank_doubt(one[2][2], one[1]))
+        before, places = len(self.differences), list[int]()
+        for at, off, (case, size, triple, further) in doubtful:
             if known.covers(triple):
                 continue
             wrong = off & ~find_excused(triple, further)
@@ -301,9 +300,14 @@ class Judge:
                 # What may be noise is no counterexample where there is another.
                 found.visible &= further is None or asks or not is_delicate(triple)
                 self.differences.append(found)
+                places.append(at)
                 # What is off by more than noise once is not worth the question again.
                 far = find_far(triple, wrong) if is_delicate(triple) else wrong
-                hopeless = hopeless or (asks and (bool(far.any()) or certain >= _ENOUGH_CERTAIN))
+                enough = bool(far.any()) or certain >= _ENOUGH_CERTAIN
+                hopeless = hopeless or (asks and enough and refutes())
+        # The first call that tells them apart is shown, not the one that does most.
+        in_order = sorted(zip(places, self.differences[before:], strict=True), key=itemgetter(0))
+        self.differences[before:] = [found for _, found in in_order]
 
     def _leave_out_noise(
         self, wrong: torch.Tensor, triple: Triple, further: Further, case: str

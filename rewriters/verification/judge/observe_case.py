@@ -234,7 +234,8 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
                 return None
             plain = there
         seen = (observe_with_noise(original, one, seed) for seed in SEEDS)
-        return Spread(plain, Kept(found for found in seen if found is not None))
+        again = lru_cache(lambda: _observe_on_host(original, one.alone, Way()))
+        return Spread(plain, Kept(found for found in seen if found is not None), again)
 
     def large() -> CallRecord | None:
         if one.case.flavour != "NaN and Inf":

@@ -306,8 +306,8 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
         kept, _ = set_aside(run.job, run.judge.differences, compared)
         return any(d.seen in places and d.size for d in kept)
 
-    hopeless = refutes(Seen.RESULT)
-    run.judge.decide(hopeless=hopeless, refutes=lambda: refutes(Seen.RESULT, Seen.EFFECT))
+    every = Seen.RESULT, Seen.EFFECT, Seen.GRADIENT
+    run.judge.decide(hopeless=refutes(Seen.RESULT), refutes=lambda: refutes(*every))
     run.special.decide()
     run.judge.cases += run.special.cases
     special = sorted(run.special.differences, key=lambda d: d.rank)

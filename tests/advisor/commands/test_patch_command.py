@@ -154,7 +154,7 @@ def test_npu_only_removes_the_old_code(inside: Npufix, example: Path) -> None:
             "masking.py",
             "hidden[pad] = 0.0",
             "hidden[pad] *= 0.0",
-            "fill_",
+            "hidden.masked_fill",
             id="NaN under the mask stays NaN",
         ),
         pytest.param(

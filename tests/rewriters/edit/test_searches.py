@@ -243,8 +243,9 @@ def test_an_einsum_that_is_imported_alone_becomes_a_name_that_is_there() -> None
     assert "return torch.matmul(a, v)" in rewritten(body, "NPU265")
     sites = find_sites("from torch import nn\n" + body, RULES)
     assert [site for site in sites if site.rule.id == "NPU265"] == []
-    turned = "def f(a, v):\n    return torch.einsum('bhls,bshd->blhd', a, v)\n"
-    assert found(turned, "NPU265") == []
+    turned = "def f(a, v):\n    return torch.einsum('bhls,bshd->blhd', {}, v)\n"
+    assert found(turned.format("a"), "NPU265")
+    assert found(turned.format("a.softmax(-1)"), "NPU265") == []
 
 
 def test_statistics_that_are_computed_keep_their_gradient() -> None:

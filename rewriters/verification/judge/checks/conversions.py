@@ -50,11 +50,13 @@ def require_own_types(differences: Sequence[Difference], compared: Sequence[Case
         types = _OF_TYPES.search(difference.text)
         if one is None or one.dtype not in _LOW or types is None or types[1] == types[2]:
             return
-        held = {
-            name: one.original.tensors.get(f"{name} after the call") for name in one.original.idle
-        }
-        floats = [n for n, t in held.items() if t is not None and t.is_floating_point()]
-        plain += [n for n in sorted(floats) if n.startswith("self.")][:1]
+        seen = one.original
+        saved = seen.plain.get("parameters and buffers")
+        registered = {*map(str, saved)} if isinstance(saved, tuple) else set()
+        of_tensors = seen.idle - {n.removesuffix(" (saved)") for n in registered}
+        left = {n: f"{n} after the call" for n in of_tensors if n.startswith("self.")}
+        held = {n: seen.tensors.get(at) for n, at in left.items() if at not in seen.numbers}
+        plain += sorted(n for n, t in held.items() if t is not None and t.is_floating_point())[:1]
         if not plain:
             return
     if differences:

@@ -60,9 +60,8 @@ def test_of_what_float32_has_refuted_no_half_is_asked(monkeypatch: pytest.Monkey
 
 
 def test_numbers_that_the_original_does_not_repeat_end_nothing() -> None:
-    right = verdict(SCALED, ("x * 2", "x + x"))
     found = verdict(COUNTING, ("x * 2 + next(NUMBERS)", "x + x + next(NUMBERS) * 3"))
-    assert found.status is not Status.EQUIVALENT or found.cases == right.cases
+    assert found.status is not Status.EQUIVALENT
 
 
 def test_sizes_that_are_equal_by_chance_become_small_one_by_one() -> None:
@@ -181,11 +180,10 @@ def test_no_more_roundings_are_tried_than_explain_a_difference(
 
 
 @pytest.mark.parametrize("sure", [torch.float32, torch.int64])
-@pytest.mark.parametrize(("refutes", "questions"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize("refutes", [True, False])
 def test_halves_are_asked_of_no_rounding_where_other_results_refute(
     sure: torch.dtype,
     refutes: bool,  # noqa: FBT001 - a parameter of the test
-    questions: int,
 ) -> None:
     judge, asked = Judge(), list[str]()
     for dtype in (torch.float16, sure, sure):
@@ -197,7 +195,7 @@ def test_halves_are_asked_of_no_rounding_where_other_results_refute(
         judge.add("a", 1, seen(1.0), seen(4.0), lambda: seen(1.0, torch.float64), further=further)
     judge.decide(refutes=lambda: refutes)
     assert [d.what for d in judge.differences] == ["result"] * 3
-    assert asked == [str(sure), "torch.float16"][:questions]
+    assert asked == ([str(sure)] if refutes else [str(sure), str(sure), "torch.float16"])
 
 
 def test_what_is_beyond_noise_a_few_times_is_not_asked_again() -> None:
