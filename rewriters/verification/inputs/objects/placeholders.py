@@ -43,7 +43,16 @@ def while_making() -> Iterator[None]:
 
 
 class StandInPart(StandInLayer):
-    """What a class would make that cannot be imported: a layer, with what its users ask of it."""
+    """What a class would make that cannot be imported: a layer, with what its users ask of it.
+
+    As norms and products do, it takes the numbers of a row together: of parts it makes others.
+    """
+
+    def forward(self, x: object, *others: object, **named: object) -> object:
+        """Return the first argument, changed by all there are."""
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim():
+            x = x + x.mean(-1, keepdim=True)
+        return super().forward(x, *others, **named)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
         """Invent what is not there."""

@@ -170,6 +170,12 @@ def test_what_is_really_missing_is_named(tmp_path: Path) -> None:
             f"{GATE}\n        self.log('mean', y[0])\n        return self.norm(self.layer(y))",
             Status.REFUTED,
         ),
+        # a layer that is missing may take the numbers of a row together
+        (
+            f"{GATE}\n        self.log('mean', y.mean())\n        y = self.layer(y)\n"
+            "        return torch.cat([self.norm(y[..., :2]), self.norm(y[..., 2:])], -1)",
+            Status.REFUTED,
+        ),
     ],
 )
 def test_a_base_class_of_lightning_keeps_settings(tmp_path: Path, new: str, status: Status) -> None:
