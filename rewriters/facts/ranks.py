@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.graph.special import Op
+
 if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Graph, Node
 
 MATRIX = 2
-_WIDER = "rank of the wider"
 
 
 class RelativeRank(NamedTuple):
@@ -36,12 +37,12 @@ def rank_of_wider(graph: Graph, *ranks: Rank) -> Rank:
     if len(most) == 1:
         return RelativeRank(*most.popitem())
     bases = sorted(most, key=id)  # one order for each set
-    return RelativeRank(graph.node(_WIDER, *bases, value=tuple(map(most.__getitem__, bases))), 0)
+    return RelativeRank(graph.node(Op.WIDER, *bases, value=tuple(map(most.__getitem__, bases))), 0)
 
 
 def _parts_of(rank: RelativeRank) -> tuple[RelativeRank, ...]:
     """Return the ranks of which one is the largest: this one, or those that it stands for."""
-    if rank.base.op != _WIDER or rank.more:
+    if rank.base.op != Op.WIDER or rank.more:
         return (rank,)
     assert isinstance(rank.base.value, tuple)  # noqa: S101 - ``rank_of_wider`` made it
     return tuple(map(RelativeRank, rank.base.args, rank.base.value))

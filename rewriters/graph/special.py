@@ -79,6 +79,8 @@ class Op(str, Enum):
     """``x.shape[i]``, ``x.size(i)``."""
     RANK = "rank"
     """``x.ndim``, ``x.dim()``."""
+    WIDER = "wider"
+    """What has as many dimensions as the widest of the operands; ``value``: and so many more."""
     DTYPE_OF = "dtype_of"
     """``x.dtype``."""
     CAST = "cast"

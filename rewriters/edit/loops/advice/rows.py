@@ -152,12 +152,10 @@ def _asks_object_of_round(loop: Loop, code: Sequence[ast.AST], own: set[str]) ->
         and n.func.attr not in _OF_TENSORS
         for n in walk(*code)
     )
-    kept = any(ast.unparse(n).startswith("self.") for n in walk(loop.items) if _is_attribute(n))
-    return asked and kept
-
-
-def _is_attribute(code: ast.AST) -> bool:
-    return isinstance(code, ast.Attribute)
+    return asked and any(
+        isinstance(n, ast.Attribute) and ast.unparse(n).startswith("self.")
+        for n in walk(loop.items)
+    )
 
 
 def _is_of_round(index: ast.expr | None, own: set[str]) -> bool:

@@ -172,8 +172,10 @@ def test_what_is_really_missing_is_named(tmp_path: Path) -> None:
         ),
         # a layer that is missing may take the numbers of a row together
         (
-            f"{GATE}\n        self.log('mean', y.mean())\n        y = self.layer(y)\n"
-            "        return torch.cat([self.norm(y[..., :2]), self.norm(y[..., 2:])], -1)",
+            (
+                f"{GATE}\n        self.log('mean', y.mean())\n        y = self.layer(y)\n"
+                "        return torch.cat([self.norm(y[..., :2]), self.norm(y[..., 2:])], -1)"
+            ),
             Status.REFUTED,
         ),
     ],
