@@ -48,11 +48,12 @@ class StandInPart(StandInLayer):
     As norms and products do, it takes the numbers of a row together: of parts it makes others.
     """
 
-    def forward(self, x: object, *others: object, **named: object) -> object:
+    def forward(self, *given: object, **named: object) -> object:
         """Return the first argument, changed by all there are."""
+        x, *others = given or (None,)
         if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim():
-            x = x + x.mean(-1, keepdim=True)
-        return super().forward(x, *others, **named)
+            given = (x + x.mean(-1, keepdim=True), *others)
+        return super().forward(*given, **named)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
         """Invent what is not there."""
