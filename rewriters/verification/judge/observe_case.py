@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -140,13 +141,22 @@ def observe_version(target: Target, one: CaseRun, seed: int | None = None) -> Ca
 
 
 @runs_with_target
-def observe_again(target: Target, one: CaseRun, what: str) -> CallRecord:
-    """Run a version once more, where memory of the size of a tensor has held something else."""
-    held = one.original.tensors.get(what)
-    if held is not None and held.is_floating_point():
-        stirred = [torch.full_like(held, float("nan")) for _ in range(_STIRRED)]
+def observe_again(target: Target, one: CaseRun, what: str, held: float) -> CallRecord:
+    """Run a version once more, where memory that nobody has written to holds another number.
+
+    That is memory of the size of a tensor, which operators take for themselves, and, if it is to
+    hold NaN, all of ``torch.empty``, which torch fills with that in its deterministic mode.
+    """
+    like = one.original.tensors.get(what)
+    if like is not None and like.is_floating_point():
+        stirred = [torch.full_like(like, held) for _ in range(_STIRRED)]
         del stirred
-    return _observe(target, one.case, one.dtype, one.gradients, second=one.second)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(mode=before or math.isnan(held), warn_only=True)
+    try:
+        return _observe(target, one.case, one.dtype, one.gradients, second=one.second)
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def observe_failure_on_device(

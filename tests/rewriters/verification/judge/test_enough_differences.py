@@ -39,6 +39,16 @@ def scaled(x):
 '''
 
 
+# of an order that is no permutation, some rows are left as they are in memory
+UNPERMUTED = '''
+def unpermute(expert_out, order):
+    """expert_out: (N, D), order: (N,) long permutation of 0 to N - 1"""
+    out = torch.empty_like(expert_out)
+    out[order] = expert_out
+    return out
+'''
+
+
 def test_what_no_case_explains_is_not_looked_at_in_all_of_them() -> None:
     right, wrong = (verdict(SCALED, ("x * 2", text)) for text in ("x + x", "x * 3"))
     assert (right.status, wrong.status) == (Status.EQUIVALENT, Status.REFUTED)
@@ -62,6 +72,12 @@ def test_of_what_float32_has_refuted_no_half_is_asked(monkeypatch: pytest.Monkey
 def test_numbers_that_the_original_does_not_repeat_end_nothing() -> None:
     found = verdict(COUNTING, ("x * 2 + next(NUMBERS)", "x + x + next(NUMBERS) * 3"))
     assert found.status is not Status.EQUIVALENT
+
+
+def test_memory_that_nobody_has_written_to_refutes_nothing() -> None:
+    changed = "    return expert_out[torch.argsort(order)]\n"
+    found = verdict(UNPERMUTED, (UNPERMUTED.partition('"""\n')[2], changed))
+    assert found.status is not Status.REFUTED, found
 
 
 def test_sizes_that_are_equal_by_chance_become_small_one_by_one() -> None:
