@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _ENOUGH = 12
 _AT_ONCE = 8
 """Cases that run in all their dtypes at once, for those that take long."""
+_IS_NAN = re.compile(r"\bis nan in the original\b")
 _HELD = math.nan, 7.0
 """What memory holds while the original is called again: is what differs a matter of luck?"""
 
@@ -91,7 +92,7 @@ def leave_out_unrepeated(run: Proof, original: Target, compared: list[CaseRun]) 
         if first not in left:
             continue
         # Where some of it is what was in memory, so may NaN be, and no gradient tells more.
-        unclear = first.seen is Seen.GRADIENT or " is nan in the original" in first.text
+        unclear = first.seen is Seen.GRADIENT or _IS_NAN.search(first.text) is not None
         if one is None or (not (by_luck and unclear) and _repeats(run, original, one, first)):
             break
         whole = first.seen is Seen.RESULT
