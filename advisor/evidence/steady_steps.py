@@ -70,17 +70,14 @@ def are_varied(kernels: pd.DataFrame) -> bool:
     Sentences of 1,100, 3,900, 1,300 and 4,000 tokens: no step is odd for how long it computes.
     """
     known = kernels["step"].notna().to_numpy(bool) & ~kernels["communication"].to_numpy(bool)
-    step = kernels["step"].to_numpy(np.int64, na_value=-1)[known]
+    at, steps = pd.factorize(kernels["step"].to_numpy(np.int64, na_value=-1)[known])
+    if len(steps) < _FEW:
+        return False
     shapes = pd.factorize(kernels["input_shapes"])[0][known]
-    pairs, counts = np.unique(np.stack([shapes, step]), axis=1, return_counts=True)
-    if not pairs.size:
-        return False
-    _, of, steps_with = np.unique(pairs[0], return_inverse=True, return_counts=True)
-    own = np.where(steps_with[of] == 1, counts, 0)
-    numbers, at = np.unique(pairs[1], return_inverse=True)
-    if len(numbers) < _FEW:
-        return False
-    shares = np.bincount(at, own) / np.bincount(at, counts)
+    pairs, counts = np.unique(shapes * len(steps) + at, return_counts=True)
+    shape, step = pairs // len(steps) + 1, pairs % len(steps)  # none is -1
+    own = np.where(np.bincount(shape)[shape] == 1, counts, 0)
+    shares = np.bincount(step, own) / np.bincount(step, counts)
     return bool(np.mean(shares > _MOSTLY) > _MOSTLY)
 
 
