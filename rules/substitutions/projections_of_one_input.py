@@ -75,9 +75,17 @@ class CrossAttention(nn.Module):
     def forward(self, x, context):
         return self.to_q(x), self.to_k(context), self.to_v(context)
 """
-_KEY_WITHOUT_BIAS = _SELF.replace(
-    "self.key(hidden_states)", "nn.functional.linear(hidden_states, self.key.weight)"
-)
+_KEY_WITHOUT_BIAS = """
+class SelfAttention(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+
+    def forward(self, x):
+        return self.query(x), nn.functional.linear(x, self.key.weight), self.value(x)
+"""
 
 RULE = Substitution(
     id="NPU176",
