@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
 LIMITING = frozenset({"py:max", "py:min"})
-_FORM_ITEM, _FORM_LIMIT = "item", "limit_of_item"
+_FORM_ITEM, _LIMIT_ALONE, _FORM_LIMIT = "item", "limit", "limit_of_item"
 _WORLD = re.compile(r"(^|[._])(get_world_size|world_size|num_gpus|num_processes)$")
 """What says how many processes there are: a number of Python."""
 TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
@@ -116,12 +116,16 @@ def keep_on_device(
     limits = _list_limits(here, value, as_it_is=counts or is_float)
     if limits is None or _is_read_twice(here, value) or "jit.script" in "".join(here.lines):
         return None
-    text = here.text_of_owner(tensor) if counts else here.text_detached(tensor)
-    text += "" if counts or facts.dtype("x") == "float32" else ".float()"
-    text += "" if facts.ndim("x") == 0 else ".reshape(())"
-    text += ".clone()" if keeps_memory(here, code, tensor) else ""
+    own = [code] if isinstance(code.func, ast.Name) and code.func.id in LIMITS else []
+    if own:  # ``max(x, 1.0)`` is ``x`` itself, or the number
+        text = here.text_of_owner(tensor) + clamp(here, code, counts=counts)
+    else:
+        text = here.text_of_owner(tensor) if counts else here.text_detached(tensor)
+        text += "" if counts or facts.dtype("x") == "float32" else ".float()"
+        text += "" if facts.ndim("x") == 0 else ".reshape(())"
+        text += ".clone()" if keeps_memory(here, code, tensor) else ""
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
-    if counts or all(not is_limit(here, limit.args[0]) for limit in limits):
+    if counts or all(not is_limit(here, limit.args[0]) for limit in (*own, *limits)):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     changes = [Change(here.span(code), text)]
     for limit in limits:
@@ -129,7 +133,7 @@ def keep_on_device(
     shown = "; ".join([text, *(clamp(here, limit, counts=counts) for limit in limits)])
     return Proposal(
         code,
-        form=_FORM_LIMIT if limits else _FORM_ITEM,
+        form=_LIMIT_ALONE if own else _FORM_LIMIT if limits else _FORM_ITEM,
         changes=tuple(changes),
         shown=shown,
         asked=(("x", here.text(tensor)),),
