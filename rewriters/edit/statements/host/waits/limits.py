@@ -167,7 +167,7 @@ def _list_limits(here: Surroundings, value: Node, *, as_it_is: bool) -> list[ast
             return None
         for user in users:
             if _ends(here, user, made):
-                if not _may_end(here, user, made, is_float=made in floats):
+                if not _may_end(user, made, is_float=made in floats):
                     return None
                 met = True
                 continue
@@ -189,16 +189,13 @@ def _ends(here: Surroundings, user: Node, made: Node) -> bool:
     return user.op in ARITHMETIC and _meets_tensor(here, user, made)
 
 
-def _may_end(here: Surroundings, user: Node, made: Node, *, is_float: bool) -> bool:
+def _may_end(user: Node, made: Node, *, is_float: bool) -> bool:
     """Tell whether a tensor of the device may be what a tensor gets in place of a number.
 
     A tensor of the host meets numbers alone, and one of integers may need an integer.
     """
-    others = [arg for arg in user.args if arg is not made]
-    if user.op == Op.CALL:
-        return True
-    floats = is_float or user.op == "div" or all(map(is_loss, others))
-    return floats and not any(is_left_there(here, other) for other in others)
+    others = (arg for arg in user.args if arg is not made)
+    return is_float or user.op in {Op.CALL, "div"} or all(map(is_loss, others))
 
 
 def _stays_float(user: Node, floats: list[Node]) -> bool:
@@ -229,7 +226,8 @@ def tell_met(here: Surroundings, value: Node) -> str:
 
 def _meets_tensor(here: Surroundings, user: Node, made: Node) -> bool:
     others = [arg for arg in user.args if arg is not made]
-    return bool(others) and all(is_tensor(here, o) or is_loss(o) for o in others)
+    tensors = bool(others) and all(is_tensor(here, o) or is_loss(o) for o in others)
+    return tensors and not any(is_left_there(here, other) for other in others)
 
 
 def is_loss(node: Node) -> bool:
