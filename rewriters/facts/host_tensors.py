@@ -302,6 +302,14 @@ def _source(node: Node) -> Node:
     return node
 
 
+def names_device(move: Node) -> bool:
+    """Tell whether a move goes to a device: not so ``x.to(torch.long)`` and ``x.to("cpu")``."""
+    given = move.args[1:]
+    if any(arg.value == "cpu" for arg in given):
+        return False
+    return move.op != "to" or any(arg.op not in {Op.DTYPE, Op.DTYPE_OF, Op.CONST} for arg in given)
+
+
 def is_moved_to_host(node: Node) -> bool:
     """Tell whether a value is computed of what lies on the host: ``n > 0`` of ``n = x.cpu()``."""
     while node.args and node.op != "cpu":

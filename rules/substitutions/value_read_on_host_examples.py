@@ -242,14 +242,14 @@ class Head(nn.Module):
     def loss(self, x: torch.Tensor, found: list):
         num_pos = x.new_full((), len(found))
         num_pos = max(reduce_mean(num_pos), 1.0)
-        return x.sum() / num_pos
+        return x.sum() / num_pos + self.loss_cls(x) / num_pos
 """,
         """
 class Head(nn.Module):
     def loss(self, x: torch.Tensor, found: list):
         num_pos = x.new_full((), len(found))
         num_pos = reduce_mean(num_pos).clamp(min=1.0)
-        return x.sum() / num_pos
+        return x.sum() / num_pos + self.loss_cls(x) / num_pos
 """,
     ),
     Rewritten(_LONGEST, _LONGEST),

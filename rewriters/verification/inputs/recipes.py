@@ -309,7 +309,7 @@ def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator
     for node in list_classes(text):
         bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
         kind = loaded.find(node.name) if owner.__name__ in bases else None
-        if not isinstance(kind, type) or not issubclass(kind, owner) or method in vars(kind):
+        if not isinstance(kind, type) or owner not in kind.__mro__ or method in vars(kind):
             continue
         if read & vars(kind).keys() or inspect.isabstract(owner):
             made = (Recipe(tuple(a.items()), kind=node.name) for a in _constructions(kind, loaded))

@@ -159,7 +159,8 @@ def find_answering(
         return None
     for name in loaded.names if asked else ():
         kind = loaded.find(name)
-        if not isinstance(kind, type) or issubclass(owner, kind) or issubclass(kind, owner):
+        # by their lines of descent: a TypedDict cannot be asked by ``issubclass``
+        if not isinstance(kind, type) or kind in owner.__mro__ or owner in kind.__mro__:
             continue
         known_as: type = kind
         text = read_methods(known_as)[0] if kind.__module__ == owner.__module__ else ""

@@ -29,6 +29,7 @@ _KEPT = (
     "m = max(reduce_sum(n).item() / world_size, 1e-6)\n        return focal_loss(x, y) / m",
     "m = min(n.sum().item() / float(3), 1.0)\n        return F.l1_loss(x, y) * m",
     "m = min(max(n.sum().item() / 2, 0.5), 4.0)\n        return F.l1_loss(x, y) * m",
+    "m = max(n.sum(), 40.0)\n        return focal_loss(x, y) / m",
     "m = n.sum().item() / world_size\n        return F.l1_loss(x, y) / m, (x - y).abs().sum() / m",
     (
         "m = max(\n            reduce_sum(n).item() / world_size,\n            1.0,\n        )\n"
@@ -47,6 +48,7 @@ _LEFT = (
     "m = max(n.sum().item() * 2, 1)\n        return x[torch.arange(4, device=x.device) + m]",
     "m = n.sum().item() / world_size\n        return torch.ones(3) * m",  # of the host
     "m = max(n.sum().item(), 2.0)\n        return y.cpu() * m",
+    "return x[:, 1] * float((n / 2).sum()), x.to(y.device)",  # it comes to the device later
     # a number of Python, which has no clamp
     "m = n.sum().item() if self.training else 5.0\n        return x.sum() / max(m / 2, 1.0)",
     "m = (x > 0).sum().item()\n        m /= world_size\n        return x.sum() / max(m, 1)",

@@ -13,6 +13,7 @@ from npufix.rewriters.facts.host_tensors import (
     is_given_by_host,
     is_kept_on_host,
     is_made_on_host,
+    names_device,
 )
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
@@ -49,8 +50,6 @@ _OF_HOST = re.compile(
 )
 _COMPARED_WITH = re.compile(r"[=!<>]=? ?(self\.)?(config|cfg|args)\.[\w.]+")
 """A setting beside a tensor: ``(ids == self.config.image_token_id).sum()``."""
-
-
 _HANDED = re.compile(r"(?<=[(,])\s*(\w+=)?(self\.)?(config|cfg|args)\.[\w.]+(?=\s*[,)])")
 """A setting that a function gets: ``clip_grad_norm_(parameters, args.max_norm)``."""
 
@@ -220,11 +219,8 @@ def is_asked_of_host(here: Surroundings, test: ast.expr) -> bool:
         if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
     ]
     made = [n.value for n in here.nodes if isinstance(n, ast.Assign) and n.targets[0] in stored]
-    return (
-        bool(made)
-        and len(made) == len(stored)
-        and all(isinstance(value, ast.Call) and _makes_on_host(here, value) for value in made)
-    )
+    there = [isinstance(value, ast.Call) and _makes_on_host(here, value) for value in made]
+    return bool(made) and len(made) == len(stored) and all(there)
 
 
 def _makes_on_host(here: Surroundings, call: ast.Call) -> bool:
@@ -258,7 +254,22 @@ def _comes_from_copy(here: Surroundings, node: Node) -> bool:
 
 def is_left_there(here: Surroundings, node: Node) -> bool:
     """Tell whether a tensor is on the host, where it meets no tensor of the device."""
-    return _comes_from_copy(here, node) or _is_made_there(here, node)
+    asked = (_comes_from_copy, _is_made_there, _is_moved_later)
+    return any(is_there(here, node) for is_there in asked)
+
+
+def _is_moved_later(here: Surroundings, node: Node) -> bool:
+    """Tell whether rows of a tensor, or of the whole, are moved to the device behind the place.
+
+    ``w = t[:, 4] * float(size[0])``, then ``t = t[w > 2].to(self.device)``.
+    """
+    parts = [_whole_of(node)]
+    for part in parts:  # grows
+        users = [user for user in here.users(part) if user.args[0] is part]
+        parts += [user for user in users if user.op == Op.GETITEM]
+        if any(user.op in operators.TO_DEVICE and names_device(user) for user in users):
+            return True
+    return False
 
 
 def _list_assigned(here: Surroundings, code: ast.expr) -> list[Node]:

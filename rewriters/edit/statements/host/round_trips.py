@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, ON_HOST, is_tensor
 from npufix.rewriters.edit.statements.proposal import Proposal, put
-from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host, names_device
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -60,7 +60,7 @@ def _ends_on_device(here: Surroundings, value: Node) -> bool:
         if not users and node.op not in {Op.CALL, Op.ITEM, Op.PHI}:
             return False  # perhaps the host looks at it where nothing is followed
         for user in users:
-            moves = user.op in operators.TO_DEVICE and node is user.args[0] and _names_device(user)
+            moves = user.op in operators.TO_DEVICE and node is user.args[0] and names_device(user)
             if moves or (user.op == "item" and _meets_device(here, user, value.args[0])):
                 moved = True
             elif not _passes_on(user):
@@ -86,14 +86,6 @@ def _passes_on(user: Node) -> bool:
     if user.op == Op.CALL:
         return _OF_HOST.match(str(user.args[0].value)) is None
     return user.op in operators.TABLE or user.op in _PASSES_ON
-
-
-def _names_device(move: Node) -> bool:
-    """Tell whether a move goes to a device: not so ``x.to(torch.long)`` and ``x.to("cpu")``."""
-    given = move.args[1:]
-    if any(arg.value == "cpu" for arg in given):
-        return False
-    return move.op != "to" or any(arg.op not in {Op.DTYPE, Op.DTYPE_OF, Op.CONST} for arg in given)
 
 
 def computed_by_numpy(here: Surroundings, code: ast.expr) -> Proposal | None:

@@ -76,7 +76,11 @@ class Layer(torch.nn.Module):
         return scores @ self.adjacency * 2
 '''
 SCHEDULE = """
+import typing
 import torch
+
+class Kwargs(typing.TypedDict):
+    cu_seq_lens: int
 
 class Noise(torch.nn.Module):
     def __init__(self, steps: int = 10):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
 LIMITING = frozenset({"py:max", "py:min"})
-_FORM_ITEM, _FORM_LIMIT = "item", "limit_of_item"
+_FORM_ITEM, _LIMIT_ALONE, _FORM_LIMIT = "item", "limit", "limit_of_item"
 _WORLD = re.compile(r"(^|[._])(get_world_size|world_size|num_gpus|num_processes)$")
 """What says how many processes there are: a number of Python."""
 TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
@@ -116,12 +116,16 @@ def keep_on_device(
     limits = _list_limits(here, value, as_it_is=counts or is_float)
     if limits is None or _is_read_twice(here, value) or "jit.script" in "".join(here.lines):
         return None
-    text = here.text_of_owner(tensor) if counts else here.text_detached(tensor)
-    text += "" if counts or facts.dtype("x") == "float32" else ".float()"
-    text += "" if facts.ndim("x") == 0 else ".reshape(())"
-    text += ".clone()" if keeps_memory(here, code, tensor) else ""
+    own = [code] if isinstance(code.func, ast.Name) and code.func.id in LIMITS else []
+    if own:  # ``max(x, 1.0)`` is ``x`` itself, or the number
+        text = here.text_of_owner(tensor) + clamp(here, code, counts=counts)
+    else:
+        text = here.text_of_owner(tensor) if counts else here.text_detached(tensor)
+        text += "" if counts or facts.dtype("x") == "float32" else ".float()"
+        text += "" if facts.ndim("x") == 0 else ".reshape(())"
+        text += ".clone()" if keeps_memory(here, code, tensor) else ""
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
-    if counts or all(not is_limit(here, limit.args[0]) for limit in limits):
+    if counts or all(not is_limit(here, limit.args[0]) for limit in (*own, *limits)):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     changes = [Change(here.span(code), text)]
     for limit in limits:
@@ -129,7 +133,7 @@ def keep_on_device(
     shown = "; ".join([text, *(clamp(here, limit, counts=counts) for limit in limits)])
     return Proposal(
         code,
-        form=_FORM_LIMIT if limits else _FORM_ITEM,
+        form=_LIMIT_ALONE if own else _FORM_LIMIT if limits else _FORM_ITEM,
         changes=tuple(changes),
         shown=shown,
         asked=(("x", here.text(tensor)),),
@@ -163,7 +167,7 @@ def _list_limits(here: Surroundings, value: Node, *, as_it_is: bool) -> list[ast
             return None
         for user in users:
             if _ends(here, user, made):
-                if not _may_end(here, user, made, is_float=made in floats):
+                if not _may_end(user, made, is_float=made in floats):
                     return None
                 met = True
                 continue
@@ -185,16 +189,13 @@ def _ends(here: Surroundings, user: Node, made: Node) -> bool:
     return user.op in ARITHMETIC and _meets_tensor(here, user, made)
 
 
-def _may_end(here: Surroundings, user: Node, made: Node, *, is_float: bool) -> bool:
+def _may_end(user: Node, made: Node, *, is_float: bool) -> bool:
     """Tell whether a tensor of the device may be what a tensor gets in place of a number.
 
     A tensor of the host meets numbers alone, and one of integers may need an integer.
     """
-    others = [arg for arg in user.args if arg is not made]
-    if user.op == Op.CALL:
-        return True
-    floats = is_float or user.op == "div" or all(map(is_loss, others))
-    return floats and not any(is_left_there(here, other) for other in others)
+    others = (arg for arg in user.args if arg is not made)
+    return is_float or user.op in {Op.CALL, "div"} or all(map(is_loss, others))
 
 
 def _stays_float(user: Node, floats: list[Node]) -> bool:
@@ -225,7 +226,8 @@ def tell_met(here: Surroundings, value: Node) -> str:
 
 def _meets_tensor(here: Surroundings, user: Node, made: Node) -> bool:
     others = [arg for arg in user.args if arg is not made]
-    return bool(others) and all(is_tensor(here, o) or is_loss(o) for o in others)
+    tensors = bool(others) and all(is_tensor(here, o) or is_loss(o) for o in others)
+    return tensors and not any(is_left_there(here, other) for other in others)
 
 
 def is_loss(node: Node) -> bool:
