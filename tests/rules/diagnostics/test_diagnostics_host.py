@@ -254,6 +254,51 @@ def test_lines_of_compiled_operators_are_those_of_the_pauses() -> None:
     assert (place.line, place.calls) == (7, 1)
 
 
+@pytest.mark.parametrize(
+    ("spent", "waits", "least"),
+    [(60 * US, 0, 900 * US), (60 * US, 1, 840 * US), (7 * MS, 0, 1_840 * US)],
+)
+def test_without_compiling_a_step_takes_what_it_is_asked_for(
+    spent: int, waits: int, least: int
+) -> None:
+    # Another thread compiles for 6 ms, or the operator that lasts 7 ms does so itself.
+    ops = [
+        {"name": "aten::mm", "start_ns": at * 100 * US, "duration_ns": 60 * US} for at in range(14)
+    ]
+    ops += [{"name": "aten::mm", "start_ns": 2 * MS, "duration_ns": spent}]
+    if waits:
+        ops[3]["name"] = "aten::_local_scalar_dense"
+    call = {"level": "acl", "name": "aclopCompileAndExecute", "start_ns": START + 2 * MS}
+    looked_at = recording(
+        in_a_row([100 * US] * 20, 20 * US), ops, step={"free_ns": 9 * MS}, step_ns=12 * MS,
+        apis=[api("aclopCompileAndExecute", 21, 6 * MS)],
+        long_calls=[{**call, "duration_ns": 6 * MS}],
+    )  # fmt: skip
+    found = only(compile_in_loop, looked_at)
+    assert (found.at_least_ns, found.at_worst_ns) == (least, least)
+
+
+@pytest.mark.parametrize(("freed_ns", "gone"), [(4 * MS, 9 * MS), (100 * US, 4 * MS)])
+def test_what_the_allocator_waits_for_goes_with_its_calls(freed_ns: int, gone: int) -> None:
+    # The device is idle for 9 ms, of which 4 are aclrtSynchronizeDevice before aclrtFree.
+    rows = in_a_row([100 * US] * 20, 20 * US)
+    at = rows[-1]["start_ns"] + 100 * US
+    last = {"start_ns": at + 9 * MS, "launch_ns": at + 9 * MS - 5 * US, "type": "Add"}
+    calls = [
+        {"level": "acl", "name": name, "start_ns": START + at + begin, "duration_ns": spent}
+        for name, begin, spent in (
+            ("aclrtSynchronizeDevice", 0, 4 * MS), ("aclrtFree", 4 * MS, freed_ns),
+        )
+    ]  # fmt: skip
+    apis = [api("aclrtFree", 1, 11 * MS)]
+    looked_at = recording(
+        [*rows, last], step={"free_ns": 10 * MS}, step_ns=20 * MS, apis=apis, long_calls=calls
+    )
+    assert sum(only(device_memory_reallocation, looked_at).sooner_ns.values()) > 0
+    own = device_memory_reallocation._in_their_pauses(looked_at)
+    assert (sum(own.values()) > 8 * MS) == (gone == 9 * MS)
+
+
 @pytest.mark.parametrize(("total_ns", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
 def test_memory_of_the_device_may_be_managed_for_10_ms(total_ns: int, expected: int) -> None:
     apis = [
