@@ -22,6 +22,7 @@ References: solution_to_top2.md of the troubleshooting guide; op_dispatch of msp
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,8 @@ from npufix.rules.shared.recording.versions import chip_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    import pandas as pd
 
     from npufix.rules.diagnostic import Place, Recording
 
@@ -76,7 +79,6 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = min(round(spent), free_ns(recording))
     if share(cost, recording) < LEAST_SHARE:  # it hides behind kernels, or is of a warm-up
         return
-    least = min(recording.step_ns, _in_operators_ns(recording))
     sooner = _without_calls(spent, recording) or sooner_in_pauses(spent, recording)
     yield Observation(
         what=(
@@ -92,8 +94,6 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the free time of the step: the rest hides behind kernels",
         sooner_ns=sooner,
-        at_least_ns=least,
-        at_worst_ns=least,
         places=_pausing(recording, sooner, cost)
         or _places(recording, calls.total_ns // calls.count),
         is_idle=True,
@@ -122,26 +122,50 @@ def _without_calls(spent_ns: float, recording: Recording) -> dict[int, int]:
     for rows, times in ((behind, before), (behind + 1, spent - before)):
         for label, ns in zip(launched.index[rows].tolist(), times.tolist(), strict=True):
             sooner[label] = sooner.get(label, 0) + ns
-    return sooner
+    return _as_asked(sooner, launched, recording)
 
 
-def _in_operators_ns(recording: Recording) -> int:
-    """Return for how long a step asks for operators on the threads that ask, without what waits.
+def _as_asked(
+    sooner_ns: Mapping[int, int], launched: pd.Series[int], recording: Recording
+) -> dict[int, int]:
+    """Return the same where another thread asks for what that one launches.
 
-    Another thread compiles what they have put into its queue: without that a step of 37 ms takes
-    the 9 ms in which it is asked for, and not the 5 ms that the device is busy.
+    Without 32 ms of compiling a step of 37 ms takes the 9 ms in which operators are asked for, and
+    not the 5 ms that the device is busy: what was queued up left the queue at once. All that is
+    asked for behind a wait for the device comes as much sooner as the wait does.
     """
+    ops, rows = recording.host_ops, recording.kernels.loc[launched.index]
+    asked = ops["start_ns"].reindex(rows["host_op"]).to_numpy(np.float64)
+    if np.isnan(asked).any() or _compiles_itself(recording):
+        return dict(sooner_ns)
+    saved = np.array([sooner_ns.get(label, 0) for label in launched.index], np.float64)
+    apart = np.diff(launched, prepend=launched.iloc[0])
+    usual = max(0.0, float((launched - asked).min()))
+    waits = blocking_calls(recording)
+    ends = np.sort((waits["start_ns"] + waits["duration_ns"]).to_numpy())
+    asked = np.maximum.accumulate(asked)
+    borders = np.searchsorted(asked, ends)
+    for first, last in pairwise(np.unique(np.concatenate([[0], borders, [len(asked)]])).tolist()):
+        own = slice(first, last)
+        begin = float(launched.iloc[first] - saved[first])
+        needed = np.append(0.0, np.cumsum((apart - saved)[own][1:].clip(min=0)))
+        earliest = np.append(begin, asked[own][1:] + usual) - needed
+        left = np.maximum.accumulate(earliest) + needed
+        saved[own][1:] = apart[own][1:] - np.diff(left)
+    return dict(zip(launched.index.tolist(), saved.round().astype(int).tolist(), strict=True))
+
+
+def _compiles_itself(recording: Recording) -> bool:
+    """Tell whether the thread that asks for operators compiles them: they take as long."""
     ops = recording.host_ops
     outer = ops.iloc[outermost_operators(ops)]
     start = outer["start_ns"].to_numpy(np.int64)
     end = start + outer["duration_ns"].to_numpy(np.int64)
-    waits = blocking_calls(recording)
     compiled = find_named(recording.signals.long_calls, COMPILES)
-    waited, inside = (measure_within_ns(calls, start, end) for calls in (waits, compiled))
-    # What one thread compiles while another asks is none of its time.
-    own_thread = 2 * inside.max(initial=0) >= compiled["duration_ns"].to_numpy().max(initial=1)
-    own = int((end - start - waited).sum()) - (int(inside.sum()) if own_thread else 0)
-    return per_step(max(0, own), recording)
+    inside = measure_within_ns(compiled, start, end)
+    inside[measure_within_ns(blocking_calls(recording), start, end) > 0] = 0
+    longest = compiled["duration_ns"].to_numpy().max(initial=1)
+    return bool(2 * inside.max(initial=0) >= longest)
 
 
 def _advice(recording: Recording) -> str:
@@ -162,7 +186,7 @@ def _pausing(recording: Recording, sooner_ns: Mapping[int, int], cost: int) -> t
     Those of 6 resizes of new shapes that take 7 ms each, and not of 40 convolutions that are
     looked up in microseconds.
     """
-    waited = {label: ns for label, ns in sooner_ns.items() if label >= 0}
+    waited = {label: ns for label, ns in sooner_ns.items() if label >= 0 and ns > 0}
     if 2 * per_step(sum(waited.values()), recording) < cost:
         return ()
     rows = recording.kernels.loc[list(waited)]

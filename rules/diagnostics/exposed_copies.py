@@ -39,11 +39,13 @@ from npufix.rules.shared.recording.observing import (
     is_named,
     per_step,
     places,
+    rows_where,
     share,
 )
 from npufix.rules.shared.recording.pauses import (
     SHORTEST_PAUSE_NS,
     ends_step,
+    with_copies_around,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +133,14 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
     asked = calls.loc[copies["asked_ns"][known]]
     own = asked["start_ns"].to_numpy()
     prepared = idle.covered(own, np.maximum(own, start[known]))
-    waits = _blocking(asked, end[known], alone[known], prepared, recording.host_ops)
+    blocks = (asked["start_ns"] + asked["duration_ns"]).to_numpy() >= end[known]
+    long = int(alone[known][blocks & (prepared >= SHORTEST_PAUSE_NS)].sum())
+    blocks &= prepared < SHORTEST_PAUSE_NS
+    waits = _blocking(asked, blocks, alone[known], recording.host_ops)
+    freed = {} if waits else _freed_ns(start, alone, idle, recording)
+    held = 2 * long >= int(alone.sum())
+    starts = recording.host_ops["start_ns"].isin(asked["start_ns"])
+    long_calls = rows_where(recording.host_ops, starts.to_numpy(bool))
     yield Observation(
         what=(
             f"for {milliseconds(cost)} per step ({percent(share(cost, recording))} of the step) the "
@@ -142,8 +151,10 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most that time, if the copies are made while the device computes",
         places=places(asked, alone[known], recording),
-        host_ops=waits,
-        freed_ns={} if waits else _freed_ns(start, alone, idle, recording),
+        host_ops=with_copies_around(long_calls, recording) if held else waits,
+        freed_ns={} if held else freed,
+        # Of a call that prepares its copy for 32 ms, then waits 8 for it, another finding tells.
+        sooner_ns=freed if held else {},
         at_least_ns=per_step(int(copies["duration_ns"].sum()), recording),
         is_idle=True,
         advice="" if waits or 2 * alone[known].sum() < alone.sum() else _ASIDE,
@@ -163,20 +174,13 @@ def _freed_ns(
 
 
 def _blocking(
-    asked: pd.DataFrame,
-    end_ns: Integers,
-    alone_ns: Integers,
-    prepared_ns: Integers,
-    host_ops: pd.DataFrame,
+    asked: pd.DataFrame, blocks: NDArray[np.bool_], alone_ns: Integers, host_ops: pd.DataFrame
 ) -> frozenset[int]:
     """Return the labels of calls in which the host waits until their copy has been made.
 
     None where that is the smaller part: kernels that wait for a copy of 20 ms wait as long when a
-    read of one number no longer holds up the host. Nor where the device is idle for 32 ms of a call
-    before it copies for 8 (``prepared_ns``): of that another finding tells.
+    read of one number no longer holds up the host.
     """
-    returned = (asked["start_ns"] + asked["duration_ns"]).to_numpy()
-    blocks = (returned >= end_ns) & (prepared_ns < SHORTEST_PAUSE_NS)
     if 2 * alone_ns[blocks].sum() < alone_ns.sum():
         return frozenset()
     waits = asked["start_ns"].to_numpy()[blocks]
