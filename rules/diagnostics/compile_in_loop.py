@@ -136,14 +136,15 @@ def _as_asked(
     """
     ops, rows = recording.host_ops, recording.kernels.loc[launched.index]
     asked = ops["start_ns"].reindex(rows["host_op"]).to_numpy(np.float64)
-    if np.isnan(asked).any() or _compiles_itself(recording):
+    known = ~np.isnan(asked)
+    if known.mean() < _MOST or _compiles_itself(recording):
         return dict(sooner_ns)
     saved = np.array([sooner_ns.get(label, 0) for label in launched.index], np.float64)
     apart = np.diff(launched, prepend=launched.iloc[0])
-    usual = max(0.0, float((launched - asked).min()))
+    usual = max(0.0, float((launched - asked)[known].min()))
     waits = blocking_calls(recording)
     ends = np.sort((waits["start_ns"] + waits["duration_ns"]).to_numpy())
-    asked = np.maximum.accumulate(asked)
+    asked = np.maximum.accumulate(np.where(known, asked, -np.inf))
     borders = np.searchsorted(asked, ends)
     for first, last in pairwise(np.unique(np.concatenate([[0], borders, [len(asked)]])).tolist()):
         own = slice(first, last)
