@@ -95,6 +95,10 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         # Of launches that cost too much, half may become parts of others: of a host, all.
         keeps = (float(unsure), 0.5 if seen.goes else 0.0, 0.0)
         return Change(frozenset(), goes=seen.goes, keeps=keeps, hurries=seen.hurries)
+    if seen.hidden and seen.likely_ns is not None and seen.cost_ns:
+        # At worst twice as much stays as is expected to.
+        stays = 1 - min(1.0, seen.likely_ns / seen.cost_ns)
+        keeps = (max(keeps[0], min(1.0, 2 * stays)), stays, 0.0)
     if seen.host_ops or seen.sooner_ns or seen.hidden or seen.freed_ns:
         return Change(
             seen.hidden, keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns,

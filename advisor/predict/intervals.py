@@ -31,6 +31,9 @@ goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the
 becomes as quick as those of other ranks; the last where the host limits the step and launches
 less, or collectives change: what the host needs for an operator and how much hides are known
 least."""
+_OFF_OF_WAITS = 0.08
+"""The same of calls that no longer wait, where the host limits the step: what they do besides, and
+those around them."""
 _OFF_OF_STAGES = 0.3
 """The same of what bubbles of a pipeline are shorter: stages wait for each other in turn."""
 _CORNERS = 0.75
@@ -121,6 +124,8 @@ class View:
             return _OFF_OF_LEAST_KNOWN
         if len(edit.delta_rows) >= len(self.graph.label) and not edit.is_divided:
             return _OFF_OF_LATE_HOST
+        if limit == "host" and edit.waits_gone and not len(edit.rows):
+            return _OFF_OF_WAITS
         return _OFF if len(edit.rows) else _OFF_OF_RECORDED
 
     def _hides(self, edit: Edit) -> bool:

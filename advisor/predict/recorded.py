@@ -319,14 +319,17 @@ def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]
     latency = np.where(by_launch, since_launch, np.minimum(since_launch, typical_latency))
     gap = np.where(by_launch, np.minimum(since_before, typical_gap), since_before).clip(min=0)
     stalled = since_launch > max(5 * typical_latency, 50_000)
-    stalled &= since_before > max(3 * typical_gap, _STALL_NS)
+    # The second of 20 collectives in a row waits for the first, long after their operand.
+    least = np.where(rows.communication, _LONGEST_GAP_NS, _STALL_NS)
+    stalled &= since_before > np.maximum(3 * typical_gap, least)
     return latency, gap, stalled
 
 
 def _pauses(rows: Rows, free: Floats, begin: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return the same where the launches are unknown: what is not busy is a pause."""
     gap = rows.start - np.maximum(free, begin)
-    return np.zeros(len(gap)), gap.clip(min=0), gap > _STALL_NS
+    least = np.where(rows.communication, _LONGEST_GAP_NS, _STALL_NS)
+    return np.zeros(len(gap)), gap.clip(min=0), gap > least
 
 
 def _typical(values: Floats, otherwise: float) -> float:

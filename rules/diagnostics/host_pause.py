@@ -54,6 +54,7 @@ from npufix.rules.shared.recording.pauses import (
     find_pauses,
     measure_explained_ns,
     sooner_without,
+    with_copies_around,
 )
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
         places=_place(function, cost, len(gaps), recording) or places(rows, spent, recording),
-        host_ops=frozenset(map(int, rows.index)) if is_operator else frozenset(),
+        host_ops=with_copies_around(rows, recording) if is_operator else frozenset(),
         sooner_ns=sooner_without(pauses, gaps, recording),
         is_idle=True,
         is_divided=True,

@@ -40,7 +40,11 @@ from npufix.rules.shared.recording.observing import (
     places,
     share,
 )
-from npufix.rules.shared.recording.pauses import ends_step, find_pauses
+from npufix.rules.shared.recording.pauses import (
+    ends_step,
+    find_pauses,
+    measure_explained_ns,
+)
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set
 from npufix.rules.shared.recording.versions import unmet
 
@@ -126,7 +130,8 @@ def _gaps(recording: Recording) -> Integers:
     """
     idle = idle_time(recording)
     gaps = np.zeros(len(recording.kernels), np.int64)
-    gaps[idle.next_kernel] = idle.end_ns - idle.start_ns
+    whole = idle.end_ns - idle.start_ns
+    gaps[idle.next_kernel] = (whole - measure_explained_ns(recording, idle)).clip(min=0)
     pauses = find_pauses(recording)
     inner = pauses.rows[~ends_step(recording, pauses.idle)[pauses.rows]]
     gaps[pauses.idle.next_kernel[inner]] = 0

@@ -144,6 +144,15 @@ def measure_covered_ns(
     return before(end_ns) - before(start_ns)
 
 
+def measure_within_ns(calls: pd.DataFrame, start_ns: Integers, end_ns: Integers) -> Integers:
+    """Return how much of each interval lies in some calls, of which some may lie in others."""
+    rows = calls.sort_values("start_ns", kind="stable")
+    begins = rows["start_ns"].to_numpy(np.int64, copy=True)
+    ends = np.maximum.accumulate(begins + rows["duration_ns"].to_numpy(np.int64))
+    begins[1:] = np.maximum(begins[1:], ends[:-1])
+    return measure_covered_ns(begins, np.maximum(begins, ends), start_ns, end_ns)
+
+
 @keep_result
 def idle_time(recording: Recording, *, to_marks: bool = False) -> Idle:
     """Return when the busiest device of the recording waits between its kernels.

@@ -189,8 +189,14 @@ def copies_to_device(recording: Recording) -> pd.DataFrame:
     return rows_where(copies, silent & _are_read_later(copies, silent, recording))
 
 
+def with_copies_around(calls: pd.DataFrame, recording: Recording) -> frozenset[int]:
+    """Return the labels of calls, and of the copies around them, which are what waits."""
+    copies = find_named(recording.host_ops, r"aten::copy_")
+    return frozenset(map(int, calls.index.append(copies.index[_holding(copies, calls)])))
+
+
 def _holding(copies: pd.DataFrame, inner: pd.DataFrame) -> NDArray[np.bool_]:
-    """Tell which copies have one of other calls inside."""
+    """Tell which copies, in order, have one of other calls inside."""
     start, moments = copies["start_ns"].to_numpy(), np.sort(inner["start_ns"].to_numpy())
     around = np.searchsorted(start, moments, side="right") - 1
     holds = np.zeros(len(copies), np.bool_)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from npufix.advisor.predict.recorded import _delays, _in_launch_order
+from npufix.advisor.predict.recorded import _delays, _in_launch_order, _pauses
 from npufix.advisor.predict.waits import Rows, find_host_waits, without_room_waits
 
 US = 1_000
@@ -250,3 +250,19 @@ def test_who_waits_for_another_stage_is_no_measure_of_launches() -> None:
     )
     _, _, stalled = _delays(rows, np.append(-np.inf, rows.end[:-1]).astype(np.float64))
     assert stalled.tolist() == [True, False, False, True, False, False]
+
+
+def test_a_collective_behind_another_waits_for_that_one() -> None:
+    # A product, then three all-reduces of its result in a row, 6 us apart.
+    start = np.array([0, 103, 209, 315]) * US
+    rows = Rows(
+        launch=np.array([-300, -290, -280, -270]) * US,
+        start=start,
+        end=start + 100 * US,
+        stream=np.array([0, 1, 1, 1]),
+        communication=np.array([False, True, True, True]),
+        asked=start,
+    )
+    free = np.array([-np.inf, -np.inf, 203 * US, 309 * US])
+    assert _delays(rows, free)[2].tolist()[2:] == [False, False]
+    assert _pauses(rows, free, 0)[2].tolist()[2:] == [False, False]

@@ -254,6 +254,50 @@ def test_lines_of_compiled_operators_are_those_of_the_pauses() -> None:
     assert (place.line, place.calls) == (7, 1)
 
 
+@pytest.mark.parametrize("itself", [False, True])
+def test_without_compiling_a_step_takes_what_it_is_asked_for(*, itself: bool) -> None:
+    # Asked for each 50 us; 20 kernels leave the queue each 5 us once something compiled for 1 ms.
+    asked = [at * 50 * US for at in range(21)]
+    ops = [{"name": "aten::mm", "start_ns": at, "duration_ns": 40 * US} for at in asked]
+    if itself:
+        ops[1]["duration_ns"] = 1_040 * US
+    launch = [10 * US, *(1_060 * US + at * 5 * US for at in range(20))]
+    rows = [
+        {"start_ns": at + 9 * US, "launch_ns": at, "duration_ns": US, "host_op": op}
+        for op, at in enumerate(launch)
+    ]
+    rows[7]["host_op"] = -1  # that of one is not known
+    call = {"level": "acl", "name": "aclopCompileAndExecute", "start_ns": START + 55 * US}
+    calls = [{**call, "duration_ns": MS}]
+    apis = [api("aclopCompileAndExecute", 21, MS)]
+    step = {"free_ns": 2 * MS}
+    looked_at = recording(rows, ops, step=step, step_ns=2 * MS, apis=apis, long_calls=calls)
+    sooner = only(compile_in_loop, looked_at).sooner_ns
+    left = launch[-1] - launch[0] - sum(sooner.values())
+    assert left == pytest.approx(145 * US if itself else 1_000 * US, abs=60 * US)
+
+
+@pytest.mark.parametrize(("freed_ns", "gone"), [(4 * MS, 9 * MS), (100 * US, 4 * MS)])
+def test_what_the_allocator_waits_for_goes_with_its_calls(freed_ns: int, gone: int) -> None:
+    # The device is idle for 9 ms, of which 4 are aclrtSynchronizeDevice before aclrtFree.
+    rows = in_a_row([100 * US] * 20, 20 * US)
+    at = rows[-1]["start_ns"] + 100 * US
+    last = {"start_ns": at + 9 * MS, "launch_ns": at + 9 * MS - 5 * US, "type": "Add"}
+    calls = [
+        {"level": "acl", "name": name, "start_ns": START + at + begin, "duration_ns": spent}
+        for name, begin, spent in (
+            ("aclrtSynchronizeDevice", 0, 4 * MS), ("aclrtFree", 4 * MS, freed_ns),
+        )
+    ]  # fmt: skip
+    apis = [api("aclrtFree", 1, 11 * MS)]
+    looked_at = recording(
+        [*rows, last], step={"free_ns": 10 * MS}, step_ns=20 * MS, apis=apis, long_calls=calls
+    )
+    assert sum(only(device_memory_reallocation, looked_at).sooner_ns.values()) > 0
+    own = device_memory_reallocation._in_their_pauses(looked_at)
+    assert (sum(own.values()) > 8 * MS) == (gone == 9 * MS)
+
+
 @pytest.mark.parametrize(("total_ns", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
 def test_memory_of_the_device_may_be_managed_for_10_ms(total_ns: int, expected: int) -> None:
     apis = [

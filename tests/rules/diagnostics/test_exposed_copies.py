@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from npufix.advisor.evidence.run_findings import change_of
 from npufix.advisor.rules_test.recordings import MS, START, recording
 from npufix.rules.diagnostics.exposed_copies import check
 
@@ -76,3 +77,22 @@ def test_copies_of_an_npu_cost_the_time_in_which_no_kernel_runs(
     asks[0]["duration_ns"] = 70 * MS
     blocked = list(check(recording(kernels, asks, copies=copies, step_ns=25 * MS)))
     assert [len(o.host_ops) for o in blocked] == [1] * len(blocked)
+
+
+def test_a_call_that_prepares_its_copy_is_no_wait_for_it() -> None:
+    # Out of pageable memory: 32 ms on the host, then 8 on the device.
+    copies = [{"start_ns": START + 37 * MS, "duration_ns": 8 * MS, "asked_ns": START + 5 * MS}]
+    kernels = [task("MatMulV2", 0, 5), task("MatMulV2", 45, 5)]
+    asks = [{"name": "aten::copy_", "start_ns": 5 * MS, "duration_ns": 40 * MS}]
+    (found,) = check(recording(kernels, asks, copies=copies, step_ns=50 * MS))
+    assert (set(found.host_ops), dict(found.sooner_ns)) == ({0}, {1: 8 * MS})
+    assert not found.freed_ns
+
+
+def test_a_copy_out_of_pinned_memory_still_takes_a_fifth() -> None:
+    call = {"name": "aten::to", "start_ns": 2 * MS, "duration_ns": 20 * MS}
+    (found,) = check(recording([task("Memcpy HtoD", 2, 20, host_op=0)], [call], step_ns=50 * MS))
+    assert found.likely_ns == 16 * MS
+    change = change_of(found, recording([task("Memcpy HtoD", 2, 20)]))
+    assert change is not None
+    assert change.keeps == pytest.approx((0.4, 0.2, 0.0))
