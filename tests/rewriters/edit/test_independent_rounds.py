@@ -322,9 +322,17 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
     assert (site.problem, site.rewrite) == (form, None)
 
 
+SPANS = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, starts, n: int):
+        return x[torch.cat([torch.arange(i, i + n) for i in starts])]
+"""
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        SPANS,  # numbers of the host
         PIECES.replace("Loss", "Data").replace("forward", "load_items"),  # no step
         PIECES.replace("choose", "_get_bboxes_single"),  # as many as it finds
         LEVELS,

@@ -328,6 +328,14 @@ def test_memory_may_be_given_back_before_all_steps(name: str, *, told: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("called", "told"), [("lib.free_matrix(q)", False), ("lib.freeze(q)", True)]
+)
+def test_what_kernels_may_still_read_is_freed_behind_a_wait(called: str, *, told: bool) -> None:
+    text = f"def train_step(x, model, q, lib):\n    y = model(x)\n    torch.cuda.synchronize()\n    {called}\n    return y\n"
+    assert bool(found(text, "NPU320")) is told
+
+
+@pytest.mark.parametrize(
     ("called", "written"), [("monitor_loss_spike", False), ("scaled_loss", True)]
 )
 def test_who_is_told_a_number_may_keep_it_as_one(called: str, *, written: bool) -> None:

@@ -205,6 +205,9 @@ def _form(taken: Round) -> str:
         RAGGED: not _LENGTHS.isdisjoint(names) or any(_is_ragged(pick, taken) for pick in picks),
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
+    given = {k.arg for call in taken.calls() for k in call.keywords}
+    if {*names} == {"arange"} and "device" not in given:
+        return ""  # ``[torch.arange(i, i + n) for i in starts]``: numbers of the host
     samples = "grid_sample" in names  # at points, and no boxes
     pieces = any(taken.is_piece(i) for p in picks for i in list_indexes(p.slice))
     windows = any(_is_of_one_width(pick, taken) for pick in picks)
