@@ -22,7 +22,7 @@ _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "media
 _NEW = frozenset({"add", "bmm", "div", "einsum", "masked_fill", "matmul", "mul", "softmax", "sub"})
 """What returns memory of its own, whatever it is given."""
 _MANY_WAITS = 3
-"""Places that a mask selects: the test is one wait more, and saves all of theirs where it is false."""
+"""Places that a mask selects: a test is one wait more, and saves theirs where nothing is set."""
 
 
 def unguard(

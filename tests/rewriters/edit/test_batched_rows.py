@@ -381,8 +381,10 @@ def test_what_others_have_put_into_a_list_may_be_rows(put: str, *, is_written: b
     """``places`` of one branch is empty, and in the other nobody sees whether it holds numbers."""
     put = f"        places.append({put})\n" if put else ""
     code = (
-        f"def f(x: Tensor, out: Tensor, k: Tensor, chosen):\n    places = []\n    for _ in x:\n        pass\n{put}"
+        "def f(x: Tensor, out: Tensor, k: Tensor, chosen):\n    places = []\n"
+        f"    for _ in x:\n        pass\n{put}"
         "    if chosen is not None:\n        places = chosen(k)\n"
-        "    for i, (row, place) in enumerate(zip(x, places)):\n        out[i, place] = row\n    return out\n"
+        "    for i, (row, place) in enumerate(zip(x, places)):\n"
+        "        out[i, place] = row\n    return out\n"
     )
     assert (_written(code) is not None) is is_written

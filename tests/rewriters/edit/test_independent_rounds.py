@@ -322,10 +322,25 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
     assert (site.problem, site.rewrite) == (form, None)
 
 
+RATIOS = """
+def forward(x: torch.Tensor, en: torch.Tensor):
+    dn = [torch.ones_like(en[0, 0])]
+    for i in range(1, en.shape[1]):
+        value = 1 - en[0, i] / dn[-1]
+        dn.append(value)
+    return x * torch.stack(dn)
+"""
+DIMENSIONS = """
+def compute_keys(x: torch.Tensor, at: torch.Tensor, shape):
+    flat = torch.zeros_like(x)
+    for dim in range(1, at.shape[1]):
+        flat = flat * shape[dim] + at[:, dim].to(torch.long)
+    return flat
+"""
 SPANS = """
 class Net(nn.Module):
-    def forward(self, x: torch.Tensor, starts, n: int):
-        return x[torch.cat([torch.arange(i, i + n) for i in starts])]
+    def forward(self, x: torch.Tensor, indices, n: int):
+        return x[torch.cat([torch.arange(i, i + n) for i in indices])]
 """
 
 
@@ -333,6 +348,8 @@ class Net(nn.Module):
     "text",
     [
         SPANS,  # numbers of the host
+        RATIOS,
+        DIMENSIONS,
         PIECES.replace("Loss", "Data").replace("forward", "load_items"),  # no step
         PIECES.replace("choose", "_get_bboxes_single"),  # as many as it finds
         LEVELS,
