@@ -19,7 +19,7 @@ from npufix.rewriters.edit.loops.advice.ragged import (
     say_how,
     takes_padding_off,
 )
-from npufix.rewriters.edit.loops.advice.rows import ROWS, reads_own_list, say_by_hand
+from npufix.rewriters.edit.loops.advice.rows import ROWS, say_by_hand
 from npufix.rewriters.edit.loops.choosing import BRANCH, never_fails, pick, read_truth
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
@@ -199,7 +199,7 @@ def _say_why(
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
     told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
     told = told and (flow.scope is None or not is_done_once(flow.scope))
-    return found if told and _only_computes(loop) and not reads_own_list(loop) else None
+    return found if told and _only_computes(loop) else None
 
 
 def _computes_tensors(flow: FunctionFlow, loop: Loop) -> bool:

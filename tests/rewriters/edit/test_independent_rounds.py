@@ -348,7 +348,6 @@ class Net(nn.Module):
     "text",
     [
         SPANS,  # numbers of the host
-        RATIOS,
         DIMENSIONS,
         PIECES.replace("Loss", "Data").replace("forward", "load_items"),  # no step
         PIECES.replace("choose", "_get_bboxes_single"),  # as many as it finds
@@ -421,3 +420,8 @@ class Fast(torch.optim.Optimizer):
     assert not list(find_sites(HEADER + gone, [RULE]))
     rows = text.replace("_foreach_mul_", "relu_").replace("_foreach_", "")
     assert [site.problem for site in find_sites(HEADER + rows, [RULE])] == [""]
+
+
+def test_the_next_of_a_list_needs_the_last() -> None:
+    assert list(find_sites(HEADER + RATIOS, [RULE])) == []
+    assert list(find_sites(HEADER + RATIOS.replace("dn[-1]", "en[1, i]"), [RULE])) != []

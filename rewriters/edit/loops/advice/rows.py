@@ -113,13 +113,6 @@ def say_by_hand(  # noqa: PLR0911 - one case a form
     return say_of_parts(flow, facts, loop, own, bound)
 
 
-def reads_own_list(loop: Loop) -> bool:
-    """Tell whether a round reads a list that rounds fill: ``b.append(a[i] / b[-1])``."""
-    filled = {one.name for one in loop.lists}
-    read = (n.value for n in walk(*loop.body) if isinstance(n, ast.Subscript))
-    return any(isinstance(n, ast.Name) and n.id in filled for n in read)
-
-
 def say_of_parts(
     flow: FunctionFlow, facts: Facts, loop: Loop, own: set[str], bound: Mapping[str, ast.expr]
 ) -> str:
