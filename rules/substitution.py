@@ -248,8 +248,11 @@ class Site(Protocol):
     def is_scaled(self) -> bool | None:
         """Tell whether something multiplies what the pattern computes, cast or not."""
 
-    def called(self, name: str) -> Sequence[str]:
-        """Return what a value is called: by its own name, or that of what it is a part of."""
+    def called(self, name: str, *, in_test: bool = False) -> Sequence[str]:
+        """Return what a value is called: by its own name, or that of what it is a part of.
+
+        Where it is a comparison, ``in_test`` asks for what is compared.
+        """
 
     def runs_often(self) -> bool:
         """Tell whether it runs in each step, not once per call of the program or on the host."""

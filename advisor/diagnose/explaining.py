@@ -247,5 +247,5 @@ def _why(scope: Scope, flow: FunctionFlow, code: ast.stmt, *, of_doubles: bool) 
         )
     return (
         "what is read lies on the host as far as the source shows, is one number, or is needed by "
-        "what comes next"
+        "what comes next, as before memory is freed, or for the error that a function ends with"
     )

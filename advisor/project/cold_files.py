@@ -36,7 +36,7 @@ _FILES = re.compile(
     r"|(.*_)?(dataset|dataloader|dataparser|data_module|datamodule|data_util|collat(or|e))s?"
     r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
     r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*|.*_bench(mark)?"
-    r"|data_(transforms?|pipelines?)(_.*)?|(.*_)?(deep_?gemm|deep_?ep|flashinfer|cutlass|cupy)(_.*)?"
+    r"|data_(transforms?|pipelines?|ops)(_.*)?|(.*_)?(deep_?gemm|deep_?ep|flashinfer|cutlass|cupy)(_.*)?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*|tokenizers?"
 )
 _OF_DATA = re.compile(

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import list_assigned, number_of_lengths
+from npufix.rewriters.graph.modules.neighbours import foreign_bases
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, nodes_of, walk
 from npufix.rewriters.graph.modules.wrapped_modules import find_made_by_factory
 from npufix.rewriters.graph.special import Op
@@ -38,6 +39,7 @@ _OF_MODELS = re.compile(
     r"|Model|Module|Neck|Net(work)?|Policy|Predictor|Segmentor|Transformer)(V?\d+)?$"
 )
 """What classes of torch, and of those who build on it, are called that are modules."""
+_NO_MODULES = frozenset({"ABC", "Generic", "Protocol", "object"})
 _WITHOUT_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode"})
 _SERVES = re.compile(
     r"(paged_)?(prefill|decode)_attention|paged_attention\w*|flash_attn_with_kvcache"
@@ -118,11 +120,18 @@ def _list_assigned(
 
 
 def may_keep_buffers(names: ModuleNames, cls: ast.ClassDef | None) -> bool:
-    """Tell whether a class is a module, as far as its own bases, their names or its methods say."""
+    """Tell whether a class is a module, as far as its own bases, their names or its methods say.
+
+    ``class MaskedLoss(PointLoss)`` is none where that is a class of Python alone.
+    """
     family = () if cls is None else (cls, *names.bases(cls))
     bases = [last_name(base) for one in family for base in one.bases]
     forward = any(getattr(item, "name", "") == "forward" for one in family for item in one.body)
-    return (forward and bool(bases)) or any(map(_OF_MODELS.search, bases))
+    if cls is None or not ((forward and bases) or any(map(_OF_MODELS.search, bases))):
+        return False
+    foreign = [one for _, one in foreign_bases(names, cls)]
+    known = {one.name for one in (*family, *foreign)} | _NO_MODULES
+    return any(last_name(base) not in known for one in (*family, *foreign) for base in one.bases)
 
 
 def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:

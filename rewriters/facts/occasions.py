@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 _SAVES = re.compile(
     r"_*(\w+_)?(save(?!_for_)|load(?!_balanc)|export)(_\w+)?|_*merge_(to|loras?|weights|adapters?)(_\w+)?"
-    r"|_*(get_)?init(ial)?_(\w+_)?(cache|state)s?|_*get_\w+_params"
+    r"|_*(get_)?init(ial)?_(\w+_)?(cache|state)s?|_*get_\w+_params(_\w+)?"
 )
 """What is no step, nor any function that it defines: also what begins a stream of audio."""
 _SETS_UP = re.compile(

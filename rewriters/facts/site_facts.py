@@ -348,9 +348,12 @@ class SourceFacts(ValueKinds, AttentionFacts):
         casts = (e.node for e in self.flow.by_operation.get(Op.CAST, ()))
         return any(cast.args[0] is root and cast.args[1] is dtype for cast in casts)
 
-    def called(self, name: str) -> Sequence[str]:
-        """Return what a value is called: by its own name, or that of what it is a part of."""
-        return names_of(self.match.bindings[name], self.match.evaluation.names)
+    def called(self, name: str, *, in_test: bool = False) -> Sequence[str]:
+        """Return what a value is called, or with ``in_test`` what it is compared as."""
+        node = self.match.bindings[name]
+        if in_test and node.op in operators.COMPARISONS:
+            node = node.args[0]
+        return names_of(node, self.match.evaluation.names)
 
     def brings_no_decay(self) -> bool:
         """Tell whether the first argument of a call holds parameters, no groups with a decay."""

@@ -95,6 +95,16 @@ def f(scores: torch.Tensor):
     return scores
 """,
     ),
+    Rewritten(  # the number of a row says nothing of its elements
+        """
+def f(scale: torch.Tensor, sample_id: torch.Tensor):
+    scale[sample_id == 0] = 1
+""",
+        """
+def f(scale: torch.Tensor, sample_id: torch.Tensor):
+    scale.masked_fill_((sample_id == 0).unsqueeze(-1), 1)
+""",
+    ),
     Rewritten(
         """
 def f(x: torch.Tensor, pad: torch.BoolTensor):

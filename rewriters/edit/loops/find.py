@@ -152,7 +152,7 @@ def _is_within(loop: Loop, others: Sequence[tuple[int, int]]) -> bool:
 def _stays(source: str, loop: Loop) -> bool:
     """Tell whether nobody writes a loop anew: a large one, of few rounds, or one for memory."""
     large = sum(isinstance(n, ast.stmt) for n in walk(*loop.body)) > _MOST_STATEMENTS
-    return large or goes_over_dimensions(loop.items) or is_for_memory(source, loop)
+    return large or goes_over_dimensions(loop.items, loop.target) or is_for_memory(source, loop)
 
 
 def _find_comprehensions(

@@ -426,12 +426,19 @@ class Indexer:
 
         Or vectors that were put into it: ``places.append(x.topk(k)[1].flatten())``.
         """
-        node = self.of.facts.node(code)
+        node, text = self.of.facts.node(code), ast.unparse(code)
+        is_empty = is_filled = False
         for other in nodes_of(self.of.facts.flow.function):
             match other:
-                case ast.Call(ast.Attribute(owner, "append"), [ast.Call(ast.Attribute(_, made))]):
-                    if made in _VECTORS and ast.unparse(owner) == ast.unparse(code):
-                        return True
+                case ast.Assign([kept], ast.List([])) if ast.unparse(kept) == text:
+                    is_empty = True
+                case ast.Call(ast.Attribute(owner, "append"), [put]) if ast.unparse(owner) == text:
+                    is_filled = True
+                    match put:
+                        case ast.Call(ast.Attribute(_, made)) if made in _VECTORS:
+                            return True
+        if is_empty and not is_filled:
+            return True  # ``places = []``, or what another function has put into such a list
         parts = () if node is None or node.op != Op.CONTAINER else node.args
         return any(_OF_LISTS.match(str(part.value)) for part in parts)
 

@@ -21,6 +21,8 @@ _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "media
 """What raises where there are no elements, or draws the next numbers."""
 _NEW = frozenset({"add", "bmm", "div", "einsum", "masked_fill", "matmul", "mul", "softmax", "sub"})
 """What returns memory of its own, whatever it is given."""
+_MANY_WAITS = 3
+"""Places that a mask selects: a test is one wait more, and saves theirs where nothing is set."""
 
 
 def unguard(
@@ -35,6 +37,9 @@ def unguard(
     at, mask = next(((at, mask) for at, mask in masks if mask is not None), (0, None))
     if mask is None or not all(_does_nothing_without(here, s, mask) for s in body):
         return None
+    picks = [n for n in walk(*body) if isinstance(n, ast.Subscript)]
+    if sum(_selects(here, pick.slice, mask) for pick in picks) >= _MANY_WAITS:
+        return Proposal(code, CHOOSE)
     lines = here.whole_lines(code)
     before, behind = parts[:at], parts[at + 1 :]
     if any(isinstance(n, ast.Call | ast.Subscript) for part in behind for n in walk(part)):

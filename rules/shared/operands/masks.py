@@ -25,6 +25,8 @@ _OF_VECTORS = re.compile(
 
 _OF_PADDING = re.compile(r"(^|_)(pad(ding)?|attention)_masks?$")
 """A mask of the places of a batch, which of a tensor of numbers has all dimensions."""
+_OF_ROWS = re.compile(r"(^|_)(sample|batch|seq(uence)?|segment|doc(ument)?|graph|image)_ids?$")
+"""What a mask compares that says of each row whose it is: ``scale[sample_id == 0] = 1``."""
 _OF_NUMBERS = re.compile(
     r"(ids?|tokens?|labels?|targets?|tgt|masks?|(weight|score|prob|len|length|position|time)s?"
     r"|attn|attention|dots?|energy|sims?"
@@ -37,7 +39,8 @@ def holds_vectors(site: Site) -> bool:
     names = site.called("x")
     padded = any(map(_OF_PADDING.search, site.called("mask")))
     named = bool(names) and not any(map(_OF_NUMBERS.search, names))
-    return any(map(_OF_VECTORS.search, names)) or (padded and named)
+    of_rows = any(map(_OF_ROWS.search, site.called("mask", in_test=True)))
+    return any(map(_OF_VECTORS.search, names)) or ((padded or of_rows) and named)
 
 
 def _same_rank(site: Site) -> bool | None:

@@ -242,6 +242,10 @@ class Brain:
         ("rcnn_benchmark/modeling/rpn/loss.py", False),
         ("rcnn_benchmark/run.py", True),
         ("hubconf.py", True),
+        ("pkg/data/data_ops.py", True),
+        ("pkg/model_repo_zh/net/1/model.py", True),
+        ("pkg/model_repository/net.py", True),
+        ("pkg/model_report/net.py", False),
     ],
 )
 def test_a_path_tells_what_no_step_runs(path: str, *, cold: bool) -> None:

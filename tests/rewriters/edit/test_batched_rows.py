@@ -374,3 +374,17 @@ def test_only_tensors_are_taken_apart_by_unbind(
         assert "is-tensor" in {c.name for c in site.open_conditions}
         args = (SQUARES, SQUARES.flip(0))
         torch.testing.assert_close(_run(site.rewrite.direct, args), _run(HEADER + code, args))
+
+
+@pytest.mark.parametrize(("put", "is_written"), [("int(k[0, 0])", True), ("", False)])
+def test_what_others_have_put_into_a_list_may_be_rows(put: str, *, is_written: bool) -> None:
+    """``places`` of one branch is empty, and in the other nobody sees whether it holds numbers."""
+    put = f"        places.append({put})\n" if put else ""
+    code = (
+        "def f(x: Tensor, out: Tensor, k: Tensor, chosen):\n    places = []\n"
+        f"    for _ in x:\n        pass\n{put}"
+        "    if chosen is not None:\n        places = chosen(k)\n"
+        "    for i, (row, place) in enumerate(zip(x, places)):\n"
+        "        out[i, place] = row\n    return out\n"
+    )
+    assert (_written(code) is not None) is is_written

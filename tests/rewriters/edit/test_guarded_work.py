@@ -31,3 +31,25 @@ def test_a_copy_is_as_good_where_one_name_holds_what_is_new(made: str, *, known:
     (site,) = found(text, "NPU217")
     open_at = {proof.condition.name for proof in site.proofs if proof.basis == "open"}
     assert ("may-be-copied" not in open_at) is known
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("y[mask] = 0.0", True),
+        ("y[mask] = x[mask]", True),
+        # the test is one wait of four, and saves the others
+        ("y[mask] -= cost[mask] * x[mask]", False),
+    ],
+)
+def test_a_test_before_many_selections_stays(body: str, *, written: bool) -> None:
+    text = f"""
+        class Loss(nn.Module):
+            def forward(self, x: torch.Tensor, cost: torch.Tensor, mask: torch.Tensor):
+                y = torch.zeros_like(x)
+                if mask.any():
+                    {body}
+                return y
+    """
+    (site,) = found(text, "NPU217")
+    assert (site.rewrite is not None) is written

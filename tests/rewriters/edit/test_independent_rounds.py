@@ -322,9 +322,33 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
     assert (site.problem, site.rewrite) == (form, None)
 
 
+RATIOS = """
+def forward(x: torch.Tensor, en: torch.Tensor):
+    dn = [torch.ones_like(en[0, 0])]
+    for i in range(1, en.shape[1]):
+        value = 1 - en[0, i] / dn[-1]
+        dn.append(value)
+    return x * torch.stack(dn)
+"""
+DIMENSIONS = """
+def compute_keys(x: torch.Tensor, at: torch.Tensor, shape):
+    flat = torch.zeros_like(x)
+    for dim in range(1, at.shape[1]):
+        flat = flat * shape[dim] + at[:, dim].to(torch.long)
+    return flat
+"""
+SPANS = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, indices, n: int):
+        return x[torch.cat([torch.arange(i, i + n) for i in indices])]
+"""
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        SPANS,  # numbers of the host
+        DIMENSIONS,
         PIECES.replace("Loss", "Data").replace("forward", "load_items"),  # no step
         PIECES.replace("choose", "_get_bboxes_single"),  # as many as it finds
         LEVELS,
@@ -396,3 +420,8 @@ class Fast(torch.optim.Optimizer):
     assert not list(find_sites(HEADER + gone, [RULE]))
     rows = text.replace("_foreach_mul_", "relu_").replace("_foreach_", "")
     assert [site.problem for site in find_sites(HEADER + rows, [RULE])] == [""]
+
+
+def test_the_next_of_a_list_needs_the_last() -> None:
+    assert list(find_sites(HEADER + RATIOS, [RULE])) == []
+    assert list(find_sites(HEADER + RATIOS.replace("dn[-1]", "en[1, i]"), [RULE])) != []

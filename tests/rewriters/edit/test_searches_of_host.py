@@ -168,6 +168,24 @@ class Layer({base}):
     assert [advice in site.problem for site in found(text, "NPU219")] == [True]
 
 
+@pytest.mark.parametrize(("base", "keeps"), [("nn.Module", True), ("ABC", False), ("Far", True)])
+def test_a_loss_of_python_alone_keeps_no_buffers(base: str, *, keeps: bool) -> None:
+    text = f"""
+class PointLoss({base}):
+    pass
+
+class QuantileLoss(PointLoss):
+    def __init__(self, levels: tuple[float, ...] = (0.1, 0.9)):
+        super().__init__()
+        self.levels = levels
+
+    def loss_func(self, x: torch.Tensor):
+        return x * torch.tensor(self.levels, device=x.device)
+"""
+    (site,) = found(text, "NPU219")
+    assert (site.rewrite is not None) is keeps
+
+
 @pytest.mark.parametrize(("cls", "count"), [("Solver(nn.Module)", 1), ("Solver", 0)])
 def test_only_a_module_keeps_buffers(cls: str, count: int) -> None:
     text = f"""

@@ -327,6 +327,34 @@ def test_memory_may_be_given_back_before_all_steps(name: str, *, told: bool) -> 
     assert bool(found(text, "NPU320")) is told
 
 
+@pytest.mark.parametrize(("end", "told"), [('raise ValueError(f"{bad}")', False), ("pass", True)])
+def test_who_only_goes_on_to_fail_may_wait(end: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if self.quick:
+            return x
+        bad = x.isnan().sum().item()
+        self.seen = x * bad
+        {end}
+"""
+    assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("called", "told"), [("lib.free_matrix(q)", False), ("lib.freeze(q)", True)]
+)
+def test_what_kernels_may_still_read_is_freed_behind_a_wait(called: str, *, told: bool) -> None:
+    text = f"""
+def train_step(x, model, q, lib):
+    y = model(x)
+    torch.cuda.synchronize()
+    {called}
+    return y
+"""
+    assert bool(found(text, "NPU320")) is told
+
+
 @pytest.mark.parametrize(
     ("called", "written"), [("monitor_loss_spike", False), ("scaled_loss", True)]
 )

@@ -21,7 +21,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
 )
 from npufix.rewriters.edit.loops.advice.objects import goes_back, shapes_rows, stands_alone
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
-from npufix.rewriters.edit.loops.advice.rounds import look_up
+from npufix.rewriters.edit.loops.advice.rounds import look_up, reads_own_list
 from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import (
@@ -124,7 +124,7 @@ def say_of_batch(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     taken = read_round(flow, facts, loop)
     if any(_repeats(s, taken) for s in taken.body):
         return REPEATED
-    if not _counts_rows(loop) or not _may_be_at_once(taken):
+    if not _counts_rows(loop) or not _may_be_at_once(taken) or reads_own_list(loop.body):
         return ""
     return _form(taken) if _takes_rows(taken) else ""
 

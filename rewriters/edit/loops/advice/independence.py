@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound, list_moved
+from npufix.rewriters.edit.loops.advice.rounds import (
+    carries,
+    list_bound,
+    list_moved,
+    reads_own_list,
+)
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
@@ -151,6 +156,8 @@ def needs_others(
     ``known`` is known of all rounds before the loop; the rounds of a loop ``inner`` may count too.
     """
     if carries(taken.body, taken.own | taken.moved | known) or _changes_others(taken, nodes):
+        return True
+    if reads_own_list(taken.body):
         return True
     if inner and any(
         carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)

@@ -205,11 +205,13 @@ def _form(taken: Round) -> str:
         RAGGED: not _LENGTHS.isdisjoint(names) or any(_is_ragged(pick, taken) for pick in picks),
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
+    given = {k.arg for call in taken.calls() for k in call.keywords}
+    of_host = {*names} == {"arange"} and "device" not in given  # ranges, which cost nothing
     samples = "grid_sample" in names  # at points, and no boxes
     pieces = any(taken.is_piece(i) for p in picks for i in list_indexes(p.slice))
     windows = any(_is_of_one_width(pick, taken) for pick in picks)
     windows = windows or any(map(taken.shifts, picks))
-    if windows or (pieces and (forms[CROPPED] or samples)):
+    if of_host or windows or (pieces and (forms[CROPPED] or samples)):
         return ""  # ``x[:, i * n : (i + 1) * n]`` is no box, and ``x[i : i + n]`` has one length
     if _LENGTHS.isdisjoint(names) and any(map(taken.is_window, picks)):
         forms[RAGGED] = False

@@ -44,11 +44,13 @@ def is_for_memory(source: str, loop: Loop) -> bool:
     return False
 
 
-def goes_over_dimensions(items: ast.expr) -> bool:
+def goes_over_dimensions(items: ast.expr, target: ast.expr | None = None) -> bool:
     """Tell whether a loop has a round for each dimension: ``for i, n in enumerate(x.shape[:k])``.
 
-    Those are few, and no rows.
+    Those are few, and no rows; ``for dim in range(1, places.shape[1])`` says so as well.
     """
+    if isinstance(target, ast.Name) and target.id in {"axis", "dim"}:
+        return True
     match items:
         case ast.Call(ast.Name("enumerate" | "reversed" | "zip" | "list" | "tuple"), several):
             return any(map(goes_over_dimensions, several))

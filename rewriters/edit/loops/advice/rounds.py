@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import list_names, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, list_stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +38,18 @@ def follow(
 def look_up(code: ast.expr, bound: Mapping[str, ast.expr]) -> ast.expr:
     """Return what a name is bound to in the round; code itself, if it is no such name."""
     return bound.get(code.id, code) if isinstance(code, ast.Name) else code
+
+
+def reads_own_list(body: Sequence[ast.stmt]) -> bool:
+    """Tell whether a round reads a list that rounds fill: ``b.append(a[i] / b[-1])``."""
+    nodes = list(walk(*body))
+    filled = {
+        ast.unparse(n.func.value)
+        for n in nodes
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        if last_name(n.func) == "append"
+    }
+    return any(isinstance(n, ast.Subscript) and ast.unparse(n.value) in filled for n in nodes)
 
 
 def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:

@@ -52,7 +52,8 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
         return True
-    if loop is not None and any(_runs_epoch(node) for node in ast.walk(loop)):
+    whole = loop is not None and any(_runs_epoch(node) for node in ast.walk(loop))
+    if whole or _is_behind_check(here, code):
         return True
     inner: ast.AST = code
     is_told = False
@@ -68,6 +69,16 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
                 return True  # what the message of an error says, and the like
         inner = outer
     return False
+
+
+def _is_behind_check(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
+    """Tell whether a function only goes on to fail: ``if ok: return``, and at its end ``raise``."""
+    body = here.flow.function.body
+    around = {id(code), *map(id, here.around(code))}
+    at = next((n for n, statement in enumerate(body) if id(statement) in around), 0)
+    returns = [any(isinstance(n, ast.Return) for n in ast.walk(s)) for s in body]
+    ends = any(returns[n] and isinstance(body[n], ast.If) for n in range(at))
+    return ends and isinstance(body[-1], ast.Raise) and not any(returns[at:])
 
 
 def _lists_text(code: ast.AST) -> bool:

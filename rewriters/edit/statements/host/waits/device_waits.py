@@ -54,6 +54,8 @@ _CHANGES_PHASE = re.compile(
     r"|unload|wake)(_|$)"
 )
 """What stands beside it where another part of the program needs the memory next."""
+_FREES = re.compile(r"(free|release|destroy|unmap|munmap|unregister|deallocate|dispose)_")
+"""What gives memory back that kernels may still read: ``library.free_matrix(self.handle)``."""
 _MANY_STEPS = re.compile(r"_*(\w+_)?(fit|train|learn)(_(one_)?epochs?)?")
 _TELLS_END = re.compile(r"_*(end|finish|done|stop|notify|commit|complete)(ed|d)?(_|$)")
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
@@ -117,6 +119,8 @@ def find_device_waits(  # noqa: C901 - one case a wait
     """Yield ``torch.npu.synchronize()`` where nothing is timed, or a read waits before that."""
     function = here.flow.function
     own = function.body[ast.get_docstring(function, clean=False) is not None :]
+    names = (last_name(n.func) for n in here.nodes if isinstance(n, ast.Call))
+    frees = any(_FREES.match(name) for name in names if name)
     alone = len(own) == 1 and not isinstance(own[0], LOOPS)
     if alone or _HOOK.search(here.flow.qualname):
         return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
@@ -136,7 +140,7 @@ def find_device_waits(  # noqa: C901 - one case a wait
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
                 if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
                     continue
-                if _is_told_next(here, node) or _REASONED.search(here.comments_of(node)):
+                if frees or _is_told_next(here, node) or _REASONED.search(here.comments_of(node)):
                     continue
                 if backend in _BACKENDS:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
