@@ -35,6 +35,7 @@ _PAUSE_KEEPS = 0.1
 LEAST_OF_LIKELY = 0.5
 """Share of what is expected that is gained at least, in nine of ten cases."""
 _ASKED = ["path", "host_op", "communication", "duration_ns"]
+_OF_GRADIENTS = "autograd::engine::evaluate_function: "
 _OWN_OPERATORS = r"(?i)(aten|npu|prims|_c10d_functional|c10d)::|acl"
 """What a program calls itself: without a stack it is not known where."""
 
@@ -172,8 +173,10 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
         return
     starts = recording.host_ops["start_ns"].reindex(rows["host_op"]).to_numpy()
     at = np.searchsorted(outer["start_ns"].to_numpy(), starts, side="right") - 1
-    names = outer["name"].astype(str).str.removeprefix("autograd::engine::evaluate_function: ")
-    spent = rows["duration_ns"].groupby(names.to_numpy()[at.clip(min=0)]).agg(["sum", "size"])
+    names = outer["name"].array
+    texts = [str(text).removeprefix(_OF_GRADIENTS) for text in names.categories]
+    names = np.array([*texts, None], object)[names.codes[at.clip(min=0)]]
+    spent = rows["duration_ns"].groupby(names).agg(["sum", "size"])
     spent = spent[~spent.index.str.match(_OWN_OPERATORS)]
     if spent.empty:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
@@ -71,37 +71,73 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
 
     if holds_comment(source, lines, edit.replace):
         raise CannotSpliceError("a comment stands inside the expression")
-    try:
-        wrapper = _parse(text)
-    except cst.ParserSyntaxError as error:
-        raise CannotSpliceError("libcst cannot read these statements") from error
-    edit = replace(edit, text=_as_laid_out(edit, lines, indent))
     line, column, *_ = span(edit.replace, lines)
     before = lines[line - 1][:column]
     whole = getattr(edit.statement, "value", None) is edit.replace and "(" in edit.text
-    old = segment(lines, edit.replace) if whole else ""
-    editor = _Editor(
-        config=wrapper.module.config_for_parsing,
+    job = _Job(
+        text=text,
+        header=header[0] if header else "",
         target=local(edit.replace),
         statement=local(edit.statement),
         removed=frozenset(local(s) for s in edit.remove),
-        edit=edit,
+        new=_as_laid_out(edit, lines, indent),
+        hoisted=tuple(edit.hoisted),
+        guard=edit.guard,
+        tensors=edit.tensors,
+        width=edit.width,
         indent=unit_of(function, lines),
         room=edit.width - indent,
-        in_brackets=_needs_brackets(text, local(edit.replace), edit.text),
         after_word=re.search(r"\w\($", before) is not None,
-        one_a_line=re.search(r",\s*\n\s*\)$", old) is not None,
+        one_a_line=whole and re.search(r",\s*\n\s*\)$", segment(lines, edit.replace)) is not None,
+    )
+    return "".join([*lines[start - 1 : first - 1], _edited(job), *lines[last:end]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All that becomes of an edit depends on, whatever module its statements stand in."""
+
+    text: str
+    """The statements, below ``header`` where they are indented."""
+    header: str
+    target: Span
+    statement: Span
+    removed: frozenset[Span]
+    new: str
+    hoisted: tuple[tuple[str, str], ...]
+    guard: str
+    tensors: frozenset[str]
+    width: int
+    indent: str
+    room: int
+    """How long the statement may get."""
+    after_word: bool
+    """Whether a bracket that opens right after a word stands before the old expression."""
+    one_a_line: bool
+    """Whether the last of the old arguments has a comma behind it, and the bracket its line."""
+
+
+@lru_cache(maxsize=1024)
+def _edited(job: _Job) -> str:
+    """Return the new text of some statements: models copy each other's, and libcst takes long."""
+    try:
+        wrapper = _parse(job.text)
+    except cst.ParserSyntaxError as error:
+        raise CannotSpliceError("libcst cannot read these statements") from error
+    editor = _Editor(
+        job=job,
+        config=wrapper.module.config_for_parsing,
+        in_brackets=_needs_brackets(job.text, job.target, job.new),
     )
     try:
         new = wrapper.visit(editor).code
     except (cst.ParserSyntaxError, cst.CSTValidationError) as error:
-        raise CannotSpliceError(f"{edit.text!r} cannot stand there") from error
+        raise CannotSpliceError(f"{job.new!r} cannot stand there") from error
     if not editor.done:
         raise CannotSpliceError("the statement shares its line with another one")
-    new = lift_comments(new, {line.strip() for line in lines}, edit.width)
-    new = new.removeprefix(header[0]) if header else new
-    new = align("".join(lines[first - 1 : last]), new, edit.width)
-    return "".join([*lines[start - 1 : first - 1], new, *lines[last:end]])
+    old = job.text.removeprefix(job.header)
+    new = lift_comments(new, {line.strip() for line in old.splitlines()}, job.width)
+    return align(old, new.removeprefix(job.header), job.width)
 
 
 @lru_cache(maxsize=4)
@@ -162,20 +198,10 @@ def _needs_brackets(text: str, place: Span, new: str) -> bool:
 class _Editor(cst.CSTTransformer):
     METADATA_DEPENDENCIES = (PositionProvider,)
 
+    job: _Job
     config: cst.PartialParserConfig
-    target: Span
-    statement: Span
-    removed: frozenset[Span]
-    edit: Edit
-    indent: str
-    room: int
-    """How long the statement may get."""
     in_brackets: bool
     """Whether the new expression needs brackets where it goes."""
-    after_word: bool
-    """Whether a bracket that opens right after a word stands before the old one."""
-    one_a_line: bool
-    """Whether the last of the old arguments has a comma behind it, and the bracket its line."""
     done: bool = field(default=False)
 
     def __post_init__(self) -> None:
@@ -195,9 +221,9 @@ class _Editor(cst.CSTTransformer):
         # With a guard the old expression stays; the block is handled as a whole.
         if (
             isinstance(original_node, cst.BaseExpression)
-            and not self.edit.guard
+            and not self.job.guard
             and not self.done
-            and self._span(original_node) == self.target
+            and self._span(original_node) == self.job.target
         ):
             self.done = True
             return self.replacement(original_node)
@@ -218,14 +244,14 @@ class _Editor(cst.CSTTransformer):
     def _edit(self, original_node: _Block, updated_node: _Block) -> _Block:
         """Remove, replace or guard the statements of one block."""
         spans = [self._statement_span(s) for s in original_node.body]
-        if not any(s in self.removed or self._holds_target(s) for s in spans):
+        if not any(s in self.job.removed or self._holds_target(s) for s in spans):
             return updated_node
-        if self.edit.guard:
+        if self.job.guard:
             return self._guard(original_node, updated_node, spans)
         body: list[cst.BaseStatement] = []
         above: list[cst.EmptyLine] = []
         for place, new in zip(spans, updated_node.body, strict=True):
-            if place in self.removed:
+            if place in self.job.removed:
                 above = join_paragraphs(above, new)
                 continue
             here = self._statement(place, new)
@@ -241,17 +267,17 @@ class _Editor(cst.CSTTransformer):
         return self._span(node)
 
     def _holds_target(self, place: Span | None) -> bool:
-        return place == self.statement
+        return place == self.job.statement
 
     def _statement(self, place: Span | None, new: cst.BaseStatement) -> list[cst.BaseStatement]:
         """Return what a kept statement becomes, new local names before it."""
         if not self._holds_target(place):
             return [new]
-        if place == self.target:  # the statement itself is what the rule rewrites
+        if place == self.job.target:  # the statement itself is what the rule rewrites
             self.done = True
-            new = new.with_changes(body=self._parse(self.edit.text).body)
-        before = self._hoist(self.room)
-        new = self._laid_out(new, self.room)
+            new = new.with_changes(body=self._parse(self.job.new).body)
+        before = self._hoist(self.job.room)
+        new = self._laid_out(new, self.job.room)
         if before and isinstance(new, cst.SimpleStatementLine):
             before[0] = before[0].with_changes(leading_lines=new.leading_lines)
             new = new.with_changes(leading_lines=[])
@@ -259,8 +285,8 @@ class _Editor(cst.CSTTransformer):
 
     def _hoist(self, room: int) -> list[cst.BaseStatement]:
         """Return the new local names."""
-        texts = [f"{name} = {text}" for name, text in self.edit.hoisted]
-        return [self._parse(break_lines(text, room, self.indent)) for text in texts]
+        texts = [f"{name} = {text}" for name, text in self.job.hoisted]
+        return [self._parse(break_lines(text, room, self.job.indent)) for text in texts]
 
     def _laid_out(self, new: cst.BaseStatement, room: int) -> cst.BaseStatement:
         """Return a statement in several lines if it is too long for one."""
@@ -270,7 +296,7 @@ class _Editor(cst.CSTTransformer):
         text = cst.Module([bare]).code.strip()
         if max(map(len, text.split("\n"))) > room:
             text = strip_brackets(join_lines(text) or text)
-        lines = break_lines(text, room, self.indent, one_a_line=self.one_a_line)
+        lines = break_lines(text, room, self.job.indent, one_a_line=self.job.one_a_line)
         return new if lines == text else new.with_changes(body=self._parse(lines).body)
 
     def _parse(self, text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
@@ -286,7 +312,7 @@ class _Editor(cst.CSTTransformer):
     ) -> _Block:
         """Keep the old code for other devices: ``if <guard>: new`` before or around it."""
         at = next((i for i, s in enumerate(spans) if self._holds_target(s)), None)
-        covered = [i for i, s in enumerate(spans) if s in self.removed]
+        covered = [i for i, s in enumerate(spans) if s in self.job.removed]
         if at is None:
             return updated
         first = min([at, *covered])
@@ -300,14 +326,14 @@ class _Editor(cst.CSTTransformer):
         if not isinstance(new, cst.SimpleStatementLine):
             raise TypeError(new)
         self.done = True
-        room = self.room - len(self.indent)
-        deeper = Deeper(self.indent)
+        room = self.job.room - len(self.job.indent)
+        deeper = Deeper(self.job.indent)
         bare = self._laid_out(new.with_changes(leading_lines=[]), room)
         bare = cast("cst.BaseStatement", bare.visit(deeper))
         old = [updated.body[i] for i in (*covered, at)]
         choice = cst.If(
-            cst.parse_expression(self.edit.guard, self.config),
-            cst.IndentedBlock([*self._hoist(room), bare], indent=self.indent),
+            cst.parse_expression(self.job.guard, self.config),
+            cst.IndentedBlock([*self._hoist(room), bare], indent=self.job.indent),
             leading_lines=getattr(old[0], "leading_lines", ()),
         )
         old[0] = old[0].with_changes(leading_lines=[])
@@ -322,7 +348,9 @@ class _Editor(cst.CSTTransformer):
                 body=choice.body.with_changes(body=[*choice.body.body, *block])
             )
             other, after = [*other, *orelse], after[1:]
-        choice = choice.with_changes(orelse=cst.Else(cst.IndentedBlock(other, indent=self.indent)))
+        choice = choice.with_changes(
+            orelse=cst.Else(cst.IndentedBlock(other, indent=self.job.indent))
+        )
         return updated.with_changes(body=[*before, choice, *after])
 
     def _same_guard(
@@ -342,19 +370,19 @@ class _Editor(cst.CSTTransformer):
                 asked = cst.Module([]).code_for_node(test)
                 if not _DEVICE.fullmatch(asked) or asked.split(".")[0] in bound:
                     return None
-                shared = self.edit.tensors & names_in([new]) - bound
-                if asked == self.edit.guard or shared:
+                shared = self.job.tensors & names_in([new]) - bound
+                if asked == self.job.guard or shared:
                     return block.body, orelse.body
         return None
 
     def replacement(self, old: cst.BaseExpression) -> cst.BaseExpression:
         """Return the new expression, in the brackets of the old one if those span lines."""
-        new = cst.parse_expression(self.edit.text, self.config)
+        new = cst.parse_expression(self.job.new, self.config)
         brackets = [*old.lpar, *old.rpar]
         if any("\n" in cst.Module([]).code_for_node(b) for b in brackets):
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
         atom = isinstance(new, (cst.Call, cst.Subscript, cst.Attribute, cst.Name))
-        tight = brackets and self.after_word  # ``return(x)``
+        tight = brackets and self.job.after_word  # ``return(x)``
         if self.in_brackets or tight or (brackets and not atom):
             return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return new
@@ -372,7 +400,7 @@ class _ReplaceExpression(cst.CSTTransformer):
     ) -> cst.CSTNode:
         if (
             isinstance(original_node, cst.BaseExpression)
-            and self.editor._span(original_node) == self.editor.target  # noqa: SLF001
+            and self.editor._span(original_node) == self.editor.job.target  # noqa: SLF001
         ):
             return self.editor.replacement(original_node)
         return super().on_leave(original_node, updated_node)  # type: ignore[return-value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.columns import is_changed
@@ -15,7 +16,7 @@ from npufix.rewriters.graph.modules.syntax import last_name, list_defaults, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -143,11 +144,10 @@ def _is_picked(here: Surroundings) -> bool:
     tree = here.flow.names.tree
     if here.flow.cls is None or tree is None:
         return False
-    looped = (part for n in walk(tree) if isinstance(n, ast.For) for part in walk(n))
-    called = {n.attr for n in looped if isinstance(n, ast.Attribute)}
+    called, holders_of = _list_called_in_loops(tree), _list_holders(tree)
     names = [here.flow.cls.name]
     for name in names:  # grows
-        holders = list(_list_holders(tree, name))
+        holders = holders_of.get(name, ())
         several = any(
             last_name(kept) in called or "Sequential" in ast.unparse(made)
             for _, kept, made in holders
@@ -158,15 +158,26 @@ def _is_picked(here: Surroundings) -> bool:
     return True
 
 
-def _list_holders(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.Attribute, ast.expr]]:
-    """Yield which classes keep an object of a class, as what, and the code that makes it."""
+@lru_cache(maxsize=2)  # all layers of a module ask
+def _list_called_in_loops(tree: ast.Module) -> frozenset[str]:
+    looped = (part for n in walk(tree) if isinstance(n, ast.For) for part in walk(n))
+    return frozenset(n.attr for n in looped if isinstance(n, ast.Attribute))
+
+
+@lru_cache(maxsize=2)
+def _list_holders(
+    tree: ast.Module,
+) -> Mapping[str, Sequence[tuple[str, ast.Attribute, ast.expr]]]:
+    """Return of each class which classes keep an object of it, as what, and what makes that."""
+    found: dict[str, list[tuple[str, ast.Attribute, ast.expr]]] = {}
     for cls in (n for n in tree.body if isinstance(n, ast.ClassDef)):
         for node in walk(cls):
             match node:
                 case ast.Assign([ast.Attribute() as kept], made):
                     calls = (n.func for n in walk(made) if isinstance(n, ast.Call))
-                    if name in map(last_name, calls):
-                        yield cls.name, kept, made
+                    for name in dict.fromkeys(map(last_name, calls)):
+                        found.setdefault(name, []).append((cls.name, kept, made))
+    return found
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:

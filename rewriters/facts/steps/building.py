@@ -73,7 +73,7 @@ def rescales_weights(function: FunctionNode) -> bool:
     }
     return any(
         isinstance(n, ast.Call)
-        and _IS_CHANGED.search(ast.unparse(n.func)) is not None
         and root_name(n.func) in names
+        and _IS_CHANGED.search(ast.unparse(n.func)) is not None
         for n in nodes_of(function)
     )

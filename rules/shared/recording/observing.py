@@ -235,6 +235,8 @@ def find_named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.Dat
 
 def is_named(rows: pd.DataFrame, pattern: str, column: str) -> NDArray[np.bool_]:
     """Tell of which rows the category matches a regular expression from start to end."""
+    if rows.empty:
+        return np.zeros(0, np.bool_)
     texts = rows[column].array
     fullmatch = re.compile(pattern).fullmatch
     matches = [fullmatch(str(name)) is not None for name in texts.categories.tolist()]
@@ -293,9 +295,8 @@ def host_calls(recording: Recording, pattern: str) -> HostCalls:
     long = find_named(recording.signals.long_calls, pattern)
     long = long[(long["level"] == level.name).to_numpy(bool)]
     steps, steady = count_recorded_steps(recording), max(1, recording.step_count)
-    launched = recording.kernels[recording.kernels["launch_ns"] >= 0]
-    found = launched.groupby("step")["launch_ns"].agg(["min", "max"])
-    if long.empty or found.empty or steps == steady:
+    found = long if long.empty or steps == steady else _launches_of_steps(recording)
+    if found.empty or steps == steady:
         return HostCalls(count, total, longest, count / steps, total / steps)
     # A queue launches long after the mark of the host: behind the last kernel of the step before.
     first, last = (found[name].to_numpy(np.int64) for name in ("min", "max"))
@@ -310,6 +311,13 @@ def host_calls(recording: Recording, pattern: str) -> HostCalls:
         max(0, count - len(long)) / steps + len(own) / steady,
         max(0, total - int(spent.sum())) / steps + int(own.sum()) / steady,
     )  # fmt: skip
+
+
+@keep_result
+def _launches_of_steps(recording: Recording) -> pd.DataFrame:
+    """Return when the first and the last kernel of each step was launched."""
+    launched = recording.kernels[["step", "launch_ns"]][recording.kernels["launch_ns"] >= 0]
+    return launched.groupby("step")["launch_ns"].agg(["min", "max"])
 
 
 def count_recorded_steps(recording: Recording) -> int:

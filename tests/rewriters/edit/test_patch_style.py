@@ -256,6 +256,26 @@ def test_brackets_stand_only_where_they_are_needed(
     assert splice(source, source_lines(source), function, edit) == source.replace(line, expected)
 
 
+def test_statements_that_another_function_has_as_well_are_spliced_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spliced(head: str, new: str) -> str:
+        source = f"{head}    return x * silu(x)  # gated once\n"
+        function = ast.parse(source).body[0]
+        assert isinstance(function, ast.FunctionDef)
+        last = function.body[-1]
+        assert isinstance(last, ast.Return)
+        assert last.value is not None
+        return splice(source, source_lines(source), function, Edit(last.value, last, new))
+
+    one, other = "def f(x):\n", "def g(x, y):\n    y = 2\n"
+    assert spliced(one, "once(x)") == f"{one}    return once(x)  # gated once\n"
+    monkeypatch.setattr("npufix.rewriters.edit.splice._parse", lambda _: pytest.fail("anew"))
+    assert spliced(other, "once(x)") == f"{other}    return once(x)  # gated once\n"
+    with pytest.raises(pytest.fail.Exception, match="anew"):
+        spliced(other, "twice(x)")
+
+
 def test_a_guard_stands_below_the_blank_line_and_the_comment() -> None:
     text = portable(
         """
