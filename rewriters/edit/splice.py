@@ -132,7 +132,8 @@ def _edited(job: _Job) -> str:
     try:
         new = wrapper.visit(editor).code
     except (cst.ParserSyntaxError, cst.CSTValidationError) as error:
-        raise CannotSpliceError(f"{job.new!r} cannot stand there") from error
+        text = job.new
+        raise CannotSpliceError(f"{text!r} cannot stand there") from error
     if not editor.done:
         raise CannotSpliceError("the statement shares its line with another one")
     old = job.text.removeprefix(job.header)
