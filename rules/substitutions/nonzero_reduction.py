@@ -2,7 +2,7 @@
 
 What: ``m.nonzero().numel() > 0``, ``len(m.nonzero())``, ``m.nonzero().size(0)``, and sums or
 means over the elements that a mask picks: ``a[m].sum()``, ``a[m.nonzero().squeeze(1)].sum()``,
-``a[m].mean()``.
+``a[m].mean()``, and their smallest and largest, ``a[m].min()``.
 
 Why it is slow on the NPU: how many positions there are decides the shape of the result, so the
 host waits for NonZero and all launches behind it are late; int64 masks go to the AI CPU.
@@ -12,7 +12,8 @@ before the value itself is read.
 Safety: counting is exact. The sum is over the same values in another grouping; what the mask
 leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
 recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its
-sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be
+sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` see an infinity in place of what is left
+out, which floats alone have (``floating-point``); of nothing they raise, and would return it (``some-picked``). The mask must be
 boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``), or be known to
 lack its last dimension (``row-mask``); that of
 ``masked_select`` is boolean, and is expanded to it (``mask-expands``); an index made
@@ -129,6 +130,26 @@ def mean_of_masked(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum()
 
 
+def least_picked(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick elements, then look for the smallest."""
+    return either(x[mask].min(), x.masked_select(mask).min())
+
+
+def least_masked(x: Tensor, mask: Tensor) -> Tensor:
+    """Look for it among all, with infinity in place of what is not picked."""
+    return torch.where(mask, x, float("inf")).min()
+
+
+def greatest_picked(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick elements, then look for the largest."""
+    return either(x[mask].max(), x.masked_select(mask).max())
+
+
+def greatest_masked(x: Tensor, mask: Tensor) -> Tensor:
+    """Look for it among all, with minus infinity in place of what is not picked."""
+    return torch.where(mask, x, float("-inf")).max()
+
+
 def picked_vectors(x: Tensor, mask: Tensor) -> Tensor:
     """Pick vectors by a mask without the last dimension, then add up what they hold."""
     return x[mask].sum()
@@ -192,6 +213,18 @@ def mean_inputs(draw: Draw) -> dict[str, Any]:
     shape = draw.choice([(5,), (1,), (3, 4), (0, 3)])
     mask = draw.booleans(*shape) & bool(draw.integer(0, 3))
     dtype = draw.choice([torch.float32, torch.bfloat16])
+    kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
+    return {"x": torch.where(mask, kept, other), "mask": mask}
+
+
+def extreme_inputs(draw: Draw) -> dict[str, Any]:
+    """Return floats that are NaN or infinite outside of a mask, and the mask: one place at least."""
+    import torch
+
+    shape = draw.choice([(5,), (1,), (3, 4)])
+    mask = draw.booleans(*shape)
+    mask.view(-1)[draw.integer(0, mask.numel() - 1)] = True
+    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
     kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
     return {"x": torch.where(mask, kept, other), "mask": mask}
 
@@ -266,6 +299,18 @@ SUM_FITS = Condition(
     lambda site: True if site.dtype("x") in {"float32", "float64", "bfloat16"} else None,
 )
 
+FLOATS = Condition(
+    "floating-point",
+    "the tensor is of floating point: integers have no infinity",
+    lambda site: None if (d := site.dtype("x")) is None else d.startswith(("float", "bfloat")),
+)
+
+SOME_PICKED = Condition(
+    "some-picked",
+    "the mask picks something: of nothing there is no smallest element, which is an error",
+    lambda _site: None,
+)
+
 MASK_EXPANDS = Condition(
     "mask-expands",
     "the mask can be expanded to the shape of the tensor, which has no fewer elements",
@@ -297,6 +342,18 @@ RULE = Substitution(
             (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SUM_FITS),
         ),
         Form(
+            least_picked,
+            least_masked,
+            extreme_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, FLOATS, SOME_PICKED),
+        ),
+        Form(
+            greatest_picked,
+            greatest_masked,
+            extreme_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, FLOATS, SOME_PICKED),
+        ),
+        Form(
             picked_vectors,
             masked_vectors,
             vectors_inputs,
@@ -318,7 +375,7 @@ RULE = Substitution(
         Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR_MASK)),
     ),
     replaces=("NonZero", "NonZeroV2", "Index", "IndexByTensor", "GatherV2", "MaskedSelect"),
-    becomes=("ReduceAny", "ReduceSum", "SelectV2"),
+    becomes=("ReduceAny", "ReduceSum", "ReduceMin", "ReduceMax", "SelectV2"),
     passes=(3, 2),
     requires="torch_npu>=2.1",
     needs_whole=True,
@@ -342,7 +399,12 @@ def f(x: torch.Tensor):
         # the zeros would be seen
         """
 def f(x: torch.Tensor):
-    return x[x > 0].max()
+    return x[x > 0].median()
+""",
+        # the smallest of each column, with its place; of integers, which have no infinity
+        """
+def f(x: torch.Tensor, n: torch.LongTensor):
+    return x[x > 0].min(0), n[n > 0].min()
 """,
         # matrices are picked, not elements
         """
@@ -429,6 +491,26 @@ def loss(pred: torch.Tensor, target: torch.Tensor, mask: torch.Tensor):
     error = (pred - target).float() ** 2
     mask_ = mask[..., None]
     return torch.where(mask_, error, 0).sum() / mask_.expand_as(error).sum()
+""",
+        ),
+        Rewritten(
+            """
+def least(sigmas: torch.Tensor):
+    return sigmas[sigmas > 0].min()
+""",
+            """
+def least(sigmas: torch.Tensor):
+    return torch.where(sigmas > 0, sigmas, float("inf")).min()
+""",
+        ),
+        Rewritten(
+            """
+def nanmax(x: torch.Tensor):
+    return torch.max(x[~torch.isnan(x)])
+""",
+            """
+def nanmax(x: torch.Tensor):
+    return torch.where(~torch.isnan(x), x, float("-inf")).max()
 """,
         ),
         Rewritten(
