@@ -121,7 +121,8 @@ def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str
             if to is not None and not ("dtype" in held and "dtype" in to):
                 return made, {**held, **to}
         case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
-            return made, {**{k.arg: k.value for k in made.keywords}, "device": ast.Constant(kind)}
+            made, held = _cast_within(made)
+            return made, {**held, "device": ast.Constant(kind)}
     return code, given
 
 

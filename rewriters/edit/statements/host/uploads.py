@@ -174,10 +174,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
             if of_shape or not _is_made(here, made) or _has_device(made) or not _moves(code):
                 return _ONE_COPY if of_shape and here.loop_of(code) is not None else ""
             return _of(here, code, made)
-        case ast.Call() if (
-            _is_made(here, code) and _has_device(code) and not _is_left_there(here, code)
-        ):
-            return _of(here, code, code)
+        case ast.Call() if _is_made(here, code):
+            left = _is_left_there(here, code) if _has_device(code) else True
+            return "" if left and not _is_written_there(here, code) else _of(here, code, code)
     return ""
 
 
@@ -258,6 +257,20 @@ def _of(  # noqa: PLR0911 - one case a way
     if is_new_each_time(here, data) and not are_of_device(here, data):
         return ""  # whatever is done, they are copied
     return _OF_DEVICE if are_of_device(here, data) else _SIZES
+
+
+def _is_written_there(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether numbers are written into a part of a tensor that was made on a device.
+
+    ``gain = torch.ones(7, device=x.device)``, and ``gain[2:6] = torch.tensor(sizes)[[1, 0]]``.
+    """
+    match here.statement_of(code):
+        case ast.Assign([ast.Subscript(ast.Name() as whole)], ast.Subscript(value) | value) if (
+            value is code
+        ):
+            bound = list_bound(here, whole)
+            return bool(bound) and all(isinstance(b, ast.Call) and _has_device(b) for b in bound)
+    return False
 
 
 def _takes_numbers(made: ast.Call) -> bool:
