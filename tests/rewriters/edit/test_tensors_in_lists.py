@@ -84,15 +84,15 @@ def test_what_is_made_shares_no_memory(made: str) -> None:
         ("if meta['late']:\n            x = x * x.new_tensor(meta['scale'])\n        return x", 0),
         # parts of what lies on the device; what lies on the host meets numbers of the host
         (
-            "g = x.new_ones(7, device=x.device)\n        g[2:] = torch.tensor([1, 2])\n        x = g",
+            "g = x.new_ones(7, device='npu')\n        g[2:] = torch.tensor([1, 2])\n        x = g",
             1,
         ),
         ("g = torch.ones(7)\n        g[2:] = torch.tensor([1, 2])\n        return g", 0),
         # behind ``else`` of training comes all of inference
         ("if self.training and meta:\n            return x\n        return x", 0),
         (
-            "if self.training and meta:\n            pass\n        else:\n            "
-            + "x = torch.as_tensor(0.0).to('cuda')\n        return x",
+            "if self.training and meta:\n            x = 1\n        else:"
+            " x = torch.as_tensor(0.0).to('cuda')".replace("else:", "else:\n           "),
             1,
         ),
         ("return torch.tensor(range(meta)).long().cuda()", 1),
