@@ -37,6 +37,13 @@ from npufix.rules.substitution import (
     Substitution,
     either,
 )
+from npufix.rules.substitutions.nonzero_reduction_extremes import (
+    extreme_inputs,
+    greatest_masked,
+    greatest_picked,
+    least_masked,
+    least_picked,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -130,26 +137,6 @@ def mean_of_masked(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum()
 
 
-def least_picked(x: Tensor, mask: Tensor) -> Tensor:
-    """Pick elements, then look for the smallest."""
-    return either(x[mask].min(), x.masked_select(mask).min())
-
-
-def least_masked(x: Tensor, mask: Tensor) -> Tensor:
-    """Look for it among all, with infinity in place of what is not picked."""
-    return torch.where(mask, x, float("inf")).min()
-
-
-def greatest_picked(x: Tensor, mask: Tensor) -> Tensor:
-    """Pick elements, then look for the largest."""
-    return either(x[mask].max(), x.masked_select(mask).max())
-
-
-def greatest_masked(x: Tensor, mask: Tensor) -> Tensor:
-    """Look for it among all, with minus infinity in place of what is not picked."""
-    return torch.where(mask, x, float("-inf")).max()
-
-
 def picked_vectors(x: Tensor, mask: Tensor) -> Tensor:
     """Pick vectors by a mask without the last dimension, then add up what they hold."""
     return x[mask].sum()
@@ -213,18 +200,6 @@ def mean_inputs(draw: Draw) -> dict[str, Any]:
     shape = draw.choice([(5,), (1,), (3, 4), (0, 3)])
     mask = draw.booleans(*shape) & bool(draw.integer(0, 3))
     dtype = draw.choice([torch.float32, torch.bfloat16])
-    kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
-    return {"x": torch.where(mask, kept, other), "mask": mask}
-
-
-def extreme_inputs(draw: Draw) -> dict[str, Any]:
-    """Return floats that are NaN or infinite outside of a mask, and the mask: one place at least."""
-    import torch
-
-    shape = draw.choice([(5,), (1,), (3, 4)])
-    mask = draw.booleans(*shape)
-    mask.view(-1)[draw.integer(0, mask.numel() - 1)] = True
-    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
     kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
     return {"x": torch.where(mask, kept, other), "mask": mask}
 
@@ -391,11 +366,6 @@ def f(x: torch.Tensor):
 def keep(items):
     return [i for i in items if len(torch.nonzero(torch.tensor(i["null"]).float())) == 0]
 """,
-        # a mean for each column
-        """
-def f(x: torch.Tensor):
-    return x[x > 0].mean(0)
-""",
         # the zeros would be seen
         """
 def f(x: torch.Tensor):
@@ -418,10 +388,10 @@ def f(x: torch.Tensor, mask: torch.BoolTensor):
 def f(x: torch.Tensor, index: torch.Tensor):
     return x[index].sum()
 """,
-        # one sum per column
+        # one sum per column, and one mean
         """
 def f(x: torch.Tensor):
-    return x[x > 0].sum(0)
+    return x[x > 0].sum(0) + x[x > 0].mean(0)
 """,
     ),
     rewritten=(
