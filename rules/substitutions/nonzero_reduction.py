@@ -37,7 +37,7 @@ from npufix.rules.substitution import (
     Substitution,
     either,
 )
-from npufix.rules.substitutions.nonzero_reduction_extremes import (
+from npufix.rules.substitutions.nonzero_reduction_forms import (
     extreme_inputs,
     greatest_masked,
     greatest_picked,
