@@ -160,7 +160,8 @@ def padded_rows(here: Surroundings) -> Iterator[Proposal]:
                 f"{base.id}_sums", list_names(here.flow.names.tree or here.flow.function)
             )
             flat = "" if rank == _OF_ROWS_AND_COLUMNS else ".flatten(1)"
-            head, line = f"{name} = {base.id}{flat}.sum(1).tolist()", (loop.lineno, 0) * 2
+            head = f"{name} = {base.id}{flat}.sum(1).tolist()"
+            line = (loop.lineno, 0, loop.lineno, 0)
             changes = (
                 Change(line, f"{here.indent(loop)}{head}\n"),
                 Change(here.span(summed), f"{name}[{at}]"),

@@ -75,7 +75,8 @@ def is_for_loss_of_round(here: Surroundings, code: ast.Call) -> bool:
     ``n = heatmaps[i].eq(1).sum().item()``, and then ``self.loss_cls(x, y, avg_factor=max(n, 1))``.
     """
     value = here.value(code)
-    todo, given = [] if value is None else [value], False
+    todo: list[Node] = [] if value is None else [value]
+    given = False
     for made in todo:  # grows
         if any(o.node is made for o in here.flow.observables):
             return False
