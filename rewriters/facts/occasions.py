@@ -139,7 +139,7 @@ _MAKES_MASK = re.compile(
 """What batches are masked by, in each step: ``get_mask_from_lengths``, ``sequence_mask``."""
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
-    r"|MetadataBuilder|Proposer|Assigner|Matcher|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
+    r"|MetadataBuilder|Proposer|Assigner|Matcher|Coder|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
 )
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""
@@ -219,6 +219,8 @@ def _is_part_of_step(flow: FunctionFlow) -> bool:
     scope, module = flow.scope, flow.names.tree
     if scope is None or scope.function.name == "generate":
         return False
+    if "training" in list_given(scope.function):
+        return True  # ``prepare_for_cdn(dn_args, training, num_queries)``
     if module is not None and _is_called_in_steps(scope, module):
         return True
     return scope.cls is not None and (is_called_by_forward(scope) or _prepares_step(scope))
@@ -360,6 +362,8 @@ def _turns_tensors(function: FunctionNode) -> bool:
     """
     own = [word.lower() for word in WORD.findall(function.name)]
     once = BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
+    if "training" in list_given(function) and not BUILDS.fullmatch(function.name):
+        return True
     if once or not _DONE_ONCE.isdisjoint(own[:1]):
         return False
     moves = moves_given(function) and not SAMPLES.fullmatch(function.name)

@@ -2,7 +2,7 @@
 
 What: ``m.nonzero().numel() > 0``, ``len(m.nonzero())``, ``m.nonzero().size(0)``, and sums or
 means over the elements that a mask picks: ``a[m].sum()``, ``a[m.nonzero().squeeze(1)].sum()``,
-``a[m].mean()``.
+``a[m].mean()``, and their smallest and largest, ``a[m].min()``.
 
 Why it is slow on the NPU: how many positions there are decides the shape of the result, so the
 host waits for NonZero and all launches behind it are late; int64 masks go to the AI CPU.
@@ -12,7 +12,8 @@ before the value itself is read.
 Safety: counting is exact. The sum is over the same values in another grouping; what the mask
 leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
 recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its
-sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be
+sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` see an infinity in place of what is left
+out, which floats alone have (``floating-point``); of nothing they raise, and would return it (``some-picked``). The mask must be
 boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``), or be known to
 lack its last dimension (``row-mask``); that of
 ``masked_select`` is boolean, and is expanded to it (``mask-expands``); an index made
@@ -35,6 +36,13 @@ from npufix.rules.substitution import (
     Rewritten,
     Substitution,
     either,
+)
+from npufix.rules.substitutions.nonzero_reduction_forms import (
+    extreme_inputs,
+    greatest_masked,
+    greatest_picked,
+    least_masked,
+    least_picked,
 )
 
 if TYPE_CHECKING:
@@ -266,6 +274,18 @@ SUM_FITS = Condition(
     lambda site: True if site.dtype("x") in {"float32", "float64", "bfloat16"} else None,
 )
 
+FLOATS = Condition(
+    "floating-point",
+    "the tensor is of floating point: integers have no infinity",
+    lambda site: None if (d := site.dtype("x")) is None else d.startswith(("float", "bfloat")),
+)
+
+SOME_PICKED = Condition(
+    "some-picked",
+    "the mask picks something: of nothing there is no smallest element, which is an error",
+    lambda _site: None,
+)
+
 MASK_EXPANDS = Condition(
     "mask-expands",
     "the mask can be expanded to the shape of the tensor, which has no fewer elements",
@@ -297,6 +317,18 @@ RULE = Substitution(
             (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SUM_FITS),
         ),
         Form(
+            least_picked,
+            least_masked,
+            extreme_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, FLOATS, SOME_PICKED),
+        ),
+        Form(
+            greatest_picked,
+            greatest_masked,
+            extreme_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, FLOATS, SOME_PICKED),
+        ),
+        Form(
             picked_vectors,
             masked_vectors,
             vectors_inputs,
@@ -318,7 +350,7 @@ RULE = Substitution(
         Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR_MASK)),
     ),
     replaces=("NonZero", "NonZeroV2", "Index", "IndexByTensor", "GatherV2", "MaskedSelect"),
-    becomes=("ReduceAny", "ReduceSum", "SelectV2"),
+    becomes=("ReduceAny", "ReduceSum", "ReduceMin", "ReduceMax", "SelectV2"),
     passes=(3, 2),
     requires="torch_npu>=2.1",
     needs_whole=True,
@@ -334,15 +366,15 @@ def f(x: torch.Tensor):
 def keep(items):
     return [i for i in items if len(torch.nonzero(torch.tensor(i["null"]).float())) == 0]
 """,
-        # a mean for each column
-        """
-def f(x: torch.Tensor):
-    return x[x > 0].mean(0)
-""",
         # the zeros would be seen
         """
 def f(x: torch.Tensor):
-    return x[x > 0].max()
+    return x[x > 0].median()
+""",
+        # the smallest of each column, with its place; of integers, which have no infinity
+        """
+def f(x: torch.Tensor, n: torch.LongTensor):
+    return x[x > 0].min(0), n[n > 0].min()
 """,
         # matrices are picked, not elements
         """
@@ -356,10 +388,10 @@ def f(x: torch.Tensor, mask: torch.BoolTensor):
 def f(x: torch.Tensor, index: torch.Tensor):
     return x[index].sum()
 """,
-        # one sum per column
+        # one sum per column, and one mean
         """
 def f(x: torch.Tensor):
-    return x[x > 0].sum(0)
+    return x[x > 0].sum(0) + x[x > 0].mean(0)
 """,
     ),
     rewritten=(
@@ -429,6 +461,26 @@ def loss(pred: torch.Tensor, target: torch.Tensor, mask: torch.Tensor):
     error = (pred - target).float() ** 2
     mask_ = mask[..., None]
     return torch.where(mask_, error, 0).sum() / mask_.expand_as(error).sum()
+""",
+        ),
+        Rewritten(
+            """
+def least(sigmas: torch.Tensor):
+    return sigmas[sigmas > 0].min()
+""",
+            """
+def least(sigmas: torch.Tensor):
+    return torch.where(sigmas > 0, sigmas, float("inf")).min()
+""",
+        ),
+        Rewritten(
+            """
+def nanmax(x: torch.Tensor):
+    return torch.max(x[~torch.isnan(x)])
+""",
+            """
+def nanmax(x: torch.Tensor):
+    return torch.where(~torch.isnan(x), x, float("-inf")).max()
 """,
         ),
         Rewritten(

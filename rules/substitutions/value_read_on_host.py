@@ -19,7 +19,8 @@ is on the device stays there (``picked-there``). What the host decides by, or
 makes shapes of, also where a tensor is such a size or border itself, is advice. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
 ``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
 numbers for sizes alone, over all of them (``matrix-of-numbers``). What is
-counted in each row, or its largest element, is read of all rows before the loop (``rows-of-elements``).
+counted in each row, or its largest element, is read of all rows before the loop (``rows-of-elements``), and
+so is whether a row that fills up a batch holds zeros alone (``zero-rows``).
 What a dictionary keeps for a log
 is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;
 where it is printed or logged at once nothing is gained. What a loop adds up
@@ -42,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
 from npufix.rules.substitutions import value_read_on_host_elements_examples as elements
+from npufix.rules.substitutions import value_read_on_host_rounds_examples as rounds
 from npufix.rules.substitutions.value_read_on_host_examples import REWRITTEN, VALID
 from npufix.rules.substitutions.value_read_on_host_forms import (
     asked,
@@ -54,8 +56,11 @@ from npufix.rules.substitutions.value_read_on_host_forms import (
     furthest,
     furthest_at_once,
     furthest_inputs,
+    last_filled,
+    last_filled_at_once,
     longest,
     longest_at_once,
+    padded_inputs,
     read_apart,
     read_at_once,
     read_before_rounds,
@@ -372,6 +377,11 @@ MATRIX = Condition(
 ROWS = Condition(
     "rows-of-elements", "each row has elements of its own: it is no vector of numbers", _unknown
 )
+ZERO_ROWS = Condition(
+    "zero-rows",
+    "a row that adds up to zero holds zeros alone, in whatever order it is added up",
+    _unknown,
+)
 PICKS_NUMBERS = Condition(
     "picks-numbers", "each index picks one number of a row, not a row of one number", _unknown
 )
@@ -455,6 +465,12 @@ RULE = Substitution(
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
         Form(parts_of_rows, parts_at_once, rows_inputs, (IS_TENSOR, PICKS_NUMBERS, NOT_WRITTEN)),
         Form(reduced_rows, reduced_at_once, rows_inputs, (IS_TENSOR, ROWS, NOT_WRITTEN)),
+        Form(
+            last_filled,
+            last_filled_at_once,
+            padded_inputs,
+            (IS_TENSOR, ROWS, ZERO_ROWS),
+        ),
         Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
         Form(furthest, furthest_at_once, furthest_inputs, (IS_TENSOR, NEVER_NAN)),
@@ -473,6 +489,6 @@ RULE = Substitution(
     becomes=(),
     passes=(0, 0),
     requires="torch_npu>=2.1",
-    valid=(*VALID, *elements.VALID),
-    rewritten=(*REWRITTEN, *elements.REWRITTEN),
+    valid=(*VALID, *elements.VALID, *rounds.VALID),
+    rewritten=(*REWRITTEN, *elements.REWRITTEN, *rounds.REWRITTEN),
 )

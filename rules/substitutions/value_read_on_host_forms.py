@@ -127,3 +127,29 @@ def read_before_rounds(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
     """Read it once before the loop."""
     x_sum = x.sum().item()
     return y * 2, [x_sum + i for i in range(3)]
+
+
+def last_filled(x: Tensor, y: Tensor) -> Tensor:
+    """Go back over rows of zeros, and look at each of them."""
+    n = len(x) - 1
+    while n > 0 and x[n].sum() == 0:
+        n -= 1
+    return y * n
+
+
+def last_filled_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Add up all rows first."""
+    n = len(x) - 1
+    sums = x.flatten(1).sum(1).tolist()
+    while n > 0 and sums[n] == 0:
+        n -= 1
+    return y * n
+
+
+def padded_inputs(draw: Draw) -> dict[str, Any]:
+    """Return rows, the last of them zeros, and what to compute with."""
+    import torch
+
+    x = draw.floats(draw.integer(1, 3), 3, dtype=torch.float32)
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": torch.cat([x, torch.zeros(draw.integer(0, 3), 3)]), "y": y}

@@ -354,7 +354,12 @@ def _is_held(here: Surroundings, code: ast.expr) -> bool:
 def _is_reduced(here: Surroundings, code: ast.Compare) -> bool:
     """Tell whether what is compared with numbers is a tensor: a ``bool`` has no ``sum``."""
     over = here.parents.get(id(code))
-    of_numbers = all(isinstance(number, ast.Constant) for number in code.comparators)
+    of_numbers = all(
+        isinstance(number, ast.Constant)
+        # of what a module computes and compares, the left one is no number
+        or (isinstance(number, ast.Name) and here.flow.cls is not None)
+        for number in code.comparators
+    )
     return isinstance(over, ast.Attribute) and over.attr in {"all", "any", "sum"} and of_numbers
 
 

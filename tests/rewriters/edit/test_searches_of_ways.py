@@ -346,7 +346,7 @@ def test_a_number_read_by_way_of_numpy_is_that_of_the_tensor(
 
 
 @pytest.mark.parametrize(
-    "made", ["torch.tensor(range(n)).long().cuda()", "torch.FloatTensor([list(range(n))]).to(d)"]
+    "made", ["torch.tensor(range(n)).half().cuda()", "torch.FloatTensor([list(range(n))]).to(d)"]
 )
 def test_a_range_in_a_list_is_no_number_to_fill_with(made: str) -> None:
     text = f"def forward(self, x: torch.Tensor, n: int, d: torch.device):\n    return x + {made}\n"

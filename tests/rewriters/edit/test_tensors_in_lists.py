@@ -72,6 +72,49 @@ def test_what_is_made_shares_no_memory(made: str) -> None:
     torch.testing.assert_close(got, old)
 
 
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        # what a part of the object is told, or a caller hands in; of tensors nothing is copied
+        ("return x * x.new_tensor(self.bbox_coder.sizes)", 1),
+        ("w = self.train_cfg.get('w')\n        if w:\n            return x.new_tensor(w)", 1),
+        ("return x * x.new_tensor(meta['scale'][:2]) if 'scale' in meta else x", 1),
+        ("return x * torch.tensor(meta['scale'], device=x.device)", 1),
+        ("return x * torch.as_tensor(meta['scale'], device=x.device)", 0),
+        ("if meta['late']:\n            x = x * x.new_tensor(meta['scale'])\n        return x", 0),
+        # parts of what lies on the device; what lies on the host meets numbers of the host
+        (
+            "g = x.new_ones(7, device='npu')\n        g[2:] = torch.tensor([1, 2])\n        x = g",
+            1,
+        ),
+        ("g = torch.ones(7)\n        g[2:] = torch.tensor([1, 2])\n        return g", 0),
+        # behind ``else`` of training comes all of inference
+        ("if self.training and meta:\n            return x\n        return x", 0),
+        (
+            "if self.training and meta:\n            x = 1\n        else:"
+            " x = torch.as_tensor(0.0).to('cuda')".replace("else:", "else:\n           "),
+            1,
+        ),
+        ("return torch.tensor(range(meta)).long().cuda()", 1),
+        ("return x * self.class_weights.to(x.device)", 1),
+        ("return x * self.seen.to(x.device)", 0),
+    ],
+)
+def test_what_each_call_copies_is_told(body: str, count: int) -> None:
+    text = f"""
+class Head(nn.Module):
+    def __init__(self, class_weights, seen):
+        super().__init__()
+        self.bbox_coder, self.train_cfg = build(1), build(2)
+        self.class_weights = class_weights
+        self.seen = seen
+
+    def loss(self, x: torch.Tensor, meta):
+        {body}
+"""
+    assert len(found(text, "NPU219")) == count
+
+
 def _run(source: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     known: dict[str, Any] = {}
     exec(f"import torch\n{source}" if "import" not in source else source, known)  # noqa: S102 - code of this test

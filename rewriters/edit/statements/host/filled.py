@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {"FloatTensor": "float32", "LongTensor": "int64", "Tensor": "float32"}
 """What makes tensors of one dtype of lists."""
+_DEVICE = re.compile(r"(cuda|npu)(:\d+)?")
 _CASTS = {"float": "float32", "half": "float16", "int": "int32", "long": "int64"}
 _SAME_IN_ALL = range(2048)
 """Numbers that each of these has."""
@@ -120,7 +121,8 @@ def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str
             if to is not None and not ("dtype" in held and "dtype" in to):
                 return made, {**held, **to}
         case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
-            return made, {**{k.arg: k.value for k in made.keywords}, "device": ast.Constant(kind)}
+            made, held = _cast_within(made)
+            return made, {**held, "device": ast.Constant(kind)}
     return code, given
 
 
@@ -138,6 +140,12 @@ def _cast_within(code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
             [],
         ) if cast in _CASTS and value in _SAME_IN_ALL:
             return made, {"dtype": ast.Attribute(owner, _CASTS[cast], ast.Load())}
+        case ast.Call(
+            ast.Attribute(ast.Call(ast.Attribute(owner, "tensor"), [data], []) as made, "long"),
+            [],
+            [],
+        ) if _range_of(data) is not None:  # of no number ``tensor`` makes one of floats
+            return made, {"dtype": ast.Attribute(owner, "long", ast.Load())}
     return code, {k.arg: k.value for k in code.keywords}
 
 
@@ -313,6 +321,8 @@ def _text(here: Surroundings, code: ast.expr) -> str:
 
 def _is_device(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code is called a device: neither a dtype nor a tensor to be like."""
+    if isinstance(code, ast.Constant):
+        return isinstance(code.value, str) and _DEVICE.fullmatch(code.value) is not None
     return "device" in here.text(code).lower() and here.is_tensor(code) is not True
 
 

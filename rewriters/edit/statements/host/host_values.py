@@ -50,7 +50,7 @@ from npufix.rewriters.edit.statements.host.round_trips import (
     computed_by_numpy,
     pick_there,
 )
-from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
+from npufix.rewriters.edit.statements.host.row_reads import padded_rows, read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.sentences import FORM_LOGGED, ONLY_LOGGED
 from npufix.rewriters.edit.statements.host.waits.either import limit_either
@@ -74,6 +74,7 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
     OF_ALL_LAYERS,
     divides_each,
     is_assigned,
+    is_for_loss_of_round,
     is_met,
     only_divides,
     takes_tensor,
@@ -158,6 +159,7 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
         if loop not in loops and not is_of_host(here, base) and not is_seldom(here, loop):
             loops.append(loop)
             yield proposal
+    yield from padded_rows(here)
     yield from find_repeats(here)
     yield from find_sizes(here)
     yield from find_finite_tests(here)
@@ -227,7 +229,9 @@ def _on_device(here: Surroundings, read: Read) -> Proposal | None:
     outer = limit or read.code  # ``max(x.item(), 1)``
     value = here.value(outer)
     at = here.evaluations.get(id(read.tensor))
-    at_once = read.how == "item" and is_met(here, read.code, read.tensor)
+    at_once = read.how == "item" and (
+        is_met(here, read.code, read.tensor) or is_for_loss_of_round(here, read.code)
+    )
     if value is None or at is None or (here.loop_of(read.code) is not None and not at_once):
         return None
     later = None if limit is not None else _find_limit(here, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.element_reads import (
     Element,
@@ -14,9 +14,15 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     place_before,
     propose_read,
 )
-from npufix.rewriters.edit.statements.host.of_host import is_list, is_tensor_elsewhere
+from npufix.rewriters.edit.statements.host.of_host import (
+    is_list,
+    is_of_host,
+    is_tensor_elsewhere,
+)
+from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.rounds.written import is_left_alone
+from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
     list_indexes,
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
 _OF_ROWS = {"all": "all", "any": "any", "max": "amax", "min": "amin", "sum": "sum"}
 """What makes one number of a row, and what makes one of each row."""
+_OF_ROWS_AND_COLUMNS = 2
 _Loop = ast.For | ast.ListComp | ast.SetComp
 
 
@@ -123,6 +130,67 @@ def read_of_rows(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Propos
     rank = None if known is None else known.ndim("x")
     proven = {"rows-of-elements"} if rank is not None and rank > 1 else set[str]()
     return replace(found, form="reduced_rows", proven=(found.proven | proven) - {"vector"})
+
+
+def padded_rows(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the loops that go back over rows of zeros, and wait at each of them.
+
+    ::
+
+        while n > 0 and x[n].sum() == 0:        sums = x.flatten(1).sum(1).tolist()
+            n -= 1                              while n > 0 and sums[n] == 0:
+                                                    n -= 1
+    """
+    for loop in here.nodes:
+        match loop:
+            case ast.While(test, [ast.AugAssign(ast.Name(at), ast.Add() | ast.Sub(), by)], []):
+                parts = test.values if isinstance(test, ast.BoolOp) else [test]
+            case _:
+                continue
+        sums = [part.left for part in parts if _asks_zero(part)]
+        for summed in sums if isinstance(by, ast.Constant) else ():
+            base = _summed_row(summed, at)
+            value = None if base is None else here.value(base)
+            if base is None or value is None or here.is_tensor(base) is False:
+                continue
+            if is_of_numpy(value) or is_of_host(here, base) or is_seldom(here, loop):
+                continue
+            rank = here.facts(here.evaluations[id(base)], x=value).ndim("x")
+            name = find_unused_name(
+                f"{base.id}_sums", list_names(here.flow.names.tree or here.flow.function)
+            )
+            flat = "" if rank == _OF_ROWS_AND_COLUMNS else ".flatten(1)"
+            head = f"{name} = {base.id}{flat}.sum(1).tolist()"
+            line = (loop.lineno, 0, loop.lineno, 0)
+            changes = (
+                Change(line, f"{here.indent(loop)}{head}\n"),
+                Change(here.span(summed), f"{name}[{at}]"),
+            )
+            found = propose_read(here, test, base, loop, changes, head)
+            proven = {"rows-of-elements"} if rank is not None and rank > 1 else set[str]()
+            yield replace(found, form="last_filled", proven=found.proven | proven)
+
+
+def _asks_zero(code: ast.expr) -> TypeGuard[ast.Compare]:
+    match code:
+        case ast.Compare(_, [ast.Eq()], [ast.Constant(value)]):
+            return type(value) in {int, float} and value == 0
+    return False
+
+
+def _summed_row(code: ast.expr, at: str) -> ast.Name | None:
+    """Return ``x`` of ``x[n].sum()`` and ``torch.sum(x[n])``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name("torch"), "sum"), [row], []):
+            pass
+        case ast.Call(ast.Attribute(row, "sum"), [], []):
+            pass
+        case _:
+            return None
+    match row:
+        case ast.Subscript(ast.Name() as base, ast.Name(place)) if place == at != base.id:
+            return base
+    return None
 
 
 def _keeps_rows(code: ast.expr, part: ast.Subscript) -> bool:

@@ -279,10 +279,16 @@ def _is_setting(test: ast.expr) -> bool:
     match test:
         case ast.UnaryOp(ast.Not(), ast.Attribute(_, name)):
             return name != "training"
-        case ast.Compare(_, [ast.Eq()], [ast.Constant(str())]) | ast.Compare(_, [ast.Is()], _):
+        case ast.Compare(_, [ast.Eq() | ast.NotEq()], [ast.Constant(str())]) | ast.Compare(
+            _, [ast.Is()], _
+        ):
             return True
         case ast.Compare(ast.Constant(str()), [ast.In()], _):
             return True
+        case ast.BoolOp(ast.And(), parts) if any(
+            isinstance(part, ast.Attribute) and part.attr == "training" for part in parts
+        ):
+            return True  # else it is inference, all of it
         case ast.BoolOp(ast.And(), [first, *_]):  # ``"x" in batch and batch["x"] is not None``
             return _is_setting(first) and not isinstance(first, ast.UnaryOp)
     return False

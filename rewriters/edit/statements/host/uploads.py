@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.filled import (
     KINDS,
-    READING,
     count_up,
     fill,
     fill_parts,
@@ -17,8 +16,18 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_number,
     is_read_again,
 )
+from npufix.rewriters.edit.statements.host.made.copied import (
+    are_of_device,
+    is_constant,
+    is_handed,
+    is_made_here,
+    is_new_each_time,
+    is_of_part,
+    is_of_self,
+    list_bound,
+)
 from npufix.rewriters.edit.statements.host.made.creations import draw_permutation, draw_there
-from npufix.rewriters.edit.statements.host.of_host import counts_up, is_of_host
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
 from npufix.rewriters.edit.statements.host.sentences import say_kept
 from npufix.rewriters.edit.statements.host.waits.batches import (
@@ -31,10 +40,10 @@ from npufix.rewriters.edit.statements.kept.buffers import keep_numbers
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host, names_host
 from npufix.rewriters.facts.module_facts import may_keep_buffers
+from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, list_stored_names
-from npufix.rewriters.graph.special import Op
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,20 +56,19 @@ _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", 
 _MOVING = operators.TO_DEVICE | {"type_as"}
 _SHAPES = frozenset({"contiguous", "expand", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
 _CASTS = frozenset({"bool", "float", "half", "int", "long", "repeat", "to", "type"})
-_SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _OF_REQUESTS = re.compile(r"block_table|slot_mapping|num_reqs|req_ids?\b|request_ids?\b")
 """What a server of requests hands over: others are called so that run one sample to its end."""
-_NEW_EACH_TIME = re.compile(
-    r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b|^\[\S+\[(\w+)\] for \3 "
-)
-"""What lists hold that is other in each call: lengths of sentences, tokens of requests."""
 _SEVERAL = re.compile(
     r"(^|[._]|y)(seqs?|ids|list|hyps|shape|image|text|prompt|row|array|bbox|xyz|sample|tuple)$"
     r"|(?<!bo)(?<!eo)(?<!cl)(?<!po)(?<!los)(?<!axi)(?<!bia)(?<!clas)(?<!radiu)(?<!mas)s$"
 )
 """No number: ``hyp.yseq``, ``sizes``."""
+_WEIGHTS = re.compile(r"(^|_)(class|cls|code|pos)_?weights?$")
+"""Numbers of the settings, one for each class: no parameter, and no weights of a batch."""
+_COUNTED = re.compile(r"^(num|n)_|_(num|cnt|count)$")
+"""What a step has some of, but for the rarest: ``if num_pos > 0:``."""
 _COUNTS = re.compile(r"(self\.)?(avg|count|max|n|nb|num|total)_\w+$")
 """A number, whatever it ends with: ``num_boxes``."""
 _BUFFER = (
@@ -145,9 +153,13 @@ def _is_told_within(here: Surroundings, code: ast.Call) -> bool:
 
 def _advice(here: Surroundings, code: ast.Call) -> str:
     match code:
-        case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), name), method)) if (
-            method in _MOVING and _moves(code)
-        ):
+        case ast.Call(
+            ast.Attribute(
+                ast.Attribute(ast.Name("self"), name)
+                | ast.Subscript(ast.Attribute(ast.Name("self"), name), ast.Name()),
+                method,
+            )
+        ) if method in _MOVING and _moves(code):
             in_module = may_keep_buffers(here.flow.names, here.flow.cls)
             return say_kept(name, in_module=in_module) if _is_made_of_numbers(here, name) else ""
         case ast.Call(ast.Attribute(beside, "new_tensor"), [_, *_]):
@@ -162,10 +174,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
             if of_shape or not _is_made(here, made) or _has_device(made) or not _moves(code):
                 return _ONE_COPY if of_shape and here.loop_of(code) is not None else ""
             return _of(here, code, made)
-        case ast.Call() if (
-            _is_made(here, code) and _has_device(code) and not _is_left_there(here, code)
-        ):
-            return _of(here, code, code)
+        case ast.Call() if _is_made(here, code):
+            left = _is_left_there(here, code) if _has_device(code) else True
+            return "" if left and not _is_written_there(here, code) else _of(here, code, code)
     return ""
 
 
@@ -230,7 +241,7 @@ def _of(  # noqa: PLR0911 - one case a way
         return advice
     seldom = loop is not None and (_is_handed(here, code, data) or is_of_one(here, loop, code))
     # ``torch.as_tensor(state["scale"], device=p.device)`` copies no tensor that is there already
-    seldom = seldom or (last_name(made.func) == "as_tensor" and not _is_list(here, data))
+    seldom = seldom or (last_name(made.func) == "as_tensor" and not is_made_here(here, data))
     if loop is not None and not (seldom or is_computed_in(loop, data)):
         return _OF_DEVICE if holds_elements(here, code, data) else _ONE_COPY
     owner = here.flow.cls
@@ -239,11 +250,38 @@ def _of(  # noqa: PLR0911 - one case a way
         return (
             "" if not is_server or isinstance(data, ast.Call) else _PINNED
         )  # it is the call that takes the time
-    if here.tests_around(code) or not _is_list(here, data):
+    listed = is_made_here(here, data) or is_of_part(here, data)
+    listed = listed or (_takes_numbers(made) and is_handed(here, data))
+    if not listed or _is_asked_for(here, code):
         return _OF_ARRAY if _is_array_of_layer(here, made, data) else ""
-    if _is_new_each_time(here, data) and not _are_of_device(here, data):
+    if is_new_each_time(here, data) and not are_of_device(here, data):
         return ""  # whatever is done, they are copied
-    return _OF_DEVICE if _are_of_device(here, data) else _SIZES
+    return _OF_DEVICE if are_of_device(here, data) else _SIZES
+
+
+def _is_written_there(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether numbers are written into a part of a tensor that was made on a device.
+
+    ``gain = torch.ones(7, device=x.device)``, and ``gain[2:6] = torch.tensor(sizes)[[1, 0]]``.
+    """
+    match here.statement_of(code):
+        case ast.Assign([ast.Subscript(ast.Name() as whole)], ast.Subscript(value) | value) if (
+            value is code
+        ):
+            bound = list_bound(here, whole)
+            return bool(bound) and all(isinstance(b, ast.Call) and _has_device(b) for b in bound)
+    return False
+
+
+def _takes_numbers(made: ast.Call) -> bool:
+    """Tell whether what makes a tensor is told to be wrong for a tensor: ``x.new_tensor(view)``.
+
+    So is ``torch.tensor(batch["label"], device=device)``; ``labels`` alone may be anything.
+    """
+    how = last_name(made.func)
+    return how == "new_tensor" or (
+        how == "tensor" and bool(made.args) and isinstance(made.args[0], ast.Subscript)
+    )
 
 
 def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
@@ -273,20 +311,25 @@ def _is_either(here: Surroundings, code: ast.expr) -> bool:
 def _is_setting(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether a test asks what stays from call to call: ``not self.agnostic``.
 
-    So it does where all steps of a training go one way: ``if self.training:``.
+    So it does where all steps of a training go one way: ``if self.training:``, ``if num_pos > 0:``.
     """
     match test:
-        case ast.Name("training"):
-            return True
-        case ast.UnaryOp(ast.Not(), inner):
+        case ast.Name("training") | ast.Compare(ast.Constant(str()), [ast.In()], _):
+            return True  # ``"scale_factor" in img_meta``
+        case ast.UnaryOp(ast.Not(), inner) | ast.Compare(
+            ast.Attribute() as inner, [ast.IsNot()], [ast.Constant(None)]
+        ):
             return _is_setting(here, inner)
+        case ast.Compare(ast.Name(name), [ast.Gt() | ast.NotEq()], [ast.Constant(0)]):
+            return _COUNTED.search(name) is not None
         case ast.Compare(asked, [_], [ast.Constant(int() | str())]):
             return _is_setting(here, asked)
         case ast.Attribute(ast.Name("self") | ast.Attribute(ast.Name("self"))):
             return True
-        case ast.Attribute(ast.Name()):
-            return _is_of_self(here, test)
-    return False
+    own = isinstance(test, ast.Attribute) and isinstance(test.value, ast.Name)
+    return (own and is_of_self(here, test)) or (
+        isinstance(test, ast.Name) and is_of_part(here, test)
+    )
 
 
 def _is_array_of_layer(here: Surroundings, made: ast.Call, data: ast.expr) -> bool:
@@ -297,7 +340,7 @@ def _is_array_of_layer(here: Surroundings, made: ast.Call, data: ast.expr) -> bo
     of_array = here.flow.names.dotted(made.func) == "torch.from_numpy"
     in_layer = here.flow.cls is not None and here.flow.function.name == "forward"
     seldom = _is_asked_for(here, made) or is_rare(here, made)
-    made_here = [data, *_bound_to(here, data)]
+    made_here = [data, *list_bound(here, data)]
     by_numpy = (here.flow.names.dotted(c.func) for c in made_here if isinstance(c, ast.Call))
     is_made = any((name or "").startswith("numpy.") for name in by_numpy)
     return of_array and in_layer and is_made and not (_is_read_back(here, data) or seldom)
@@ -372,66 +415,7 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             _COUNTS.match(here.text(one)) or not _SEVERAL.search(here.text(one))
         ):
             return _FILLED
-    return _BUFFER if _is_constant(here, data) else ""
-
-
-def _is_list(here: Surroundings, data: ast.expr) -> bool:
-    """Tell whether it is a list that this very function makes."""
-    match data:
-        case ast.List([_, _, *_] as parts):
-            return not any(isinstance(part, ast.Starred) for part in parts)
-        case ast.ListComp():
-            return True
-    arrays = {"numpy.array", "numpy.asarray", "numpy.stack"}
-    bound = _bound_to(here, data)
-    return bool(bound) and all(
-        isinstance(b, (ast.List, ast.ListComp))
-        or (isinstance(b, ast.Call) and here.flow.names.dotted(b.func) in arrays)
-        for b in bound
-    )
-
-
-def _bound_to(here: Surroundings, data: ast.expr) -> list[ast.expr]:
-    """Return what a name is bound to before it is read here."""
-    name = data.id if isinstance(data, ast.Name) else ""
-    inner = here.statement_of(data)  # ``x = torch.tensor(\n    x, ...)`` begins a line above
-    return [
-        n.value
-        for n in here.nodes
-        if isinstance(n, ast.Assign) and n is not inner and n.lineno < data.lineno
-        if any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
-    ]
-
-
-def _is_new_each_time(here: Surroundings, data: ast.expr) -> bool:
-    """Tell whether a list hardly comes again: of lengths, of ``[m is None for m in ms]``."""
-    made = [data, *_bound_to(here, data)]
-    asks = (isinstance(m, ast.ListComp) and isinstance(m.elt, ast.Compare) for m in made)
-    counts = any(counts_up(here, m) for m in made)
-    return counts or any(asks) or any(_NEW_EACH_TIME.search(here.text(m)) for m in made)
-
-
-def _are_of_device(here: Surroundings, data: ast.expr) -> bool:
-    """Tell whether a list is made of tensors, or of what the host reads of them.
-
-    ``[n[0], 1]``, ``[m.sum() for m in masks]``, ``for i in places.tolist(): rows[i] = ...``
-    """
-    parts = [data]
-    if isinstance(data, ast.Name):
-        own = re.compile(rf"{data.id}( \+?= |\[.*\] \+?= |\.(append|extend|insert)\()")
-        simple = [n for n in here.nodes if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
-        filled = [n for n in simple if own.match(ast.unparse(n))]
-        loops = (here.loop_of(n) for n in filled)
-        parts = [n.value for n in filled]
-        parts += [loop.iter for loop in loops if isinstance(loop, ast.For)]
-    inner = [n for part in parts for n in ast.walk(part)]
-    reads = (n.func for n in inner if isinstance(n, ast.Call) and not n.args)
-    owners = [f.value for f in reads if isinstance(f, ast.Attribute) and f.attr in READING]
-    held = [e for part in parts if isinstance(part, ast.List) for e in part.elts]
-    rows = {ast.unparse(n.iter) for n in inner if isinstance(n, ast.comprehension)}
-    named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in rows]
-    held += [n for n in named if n.lineno < data.lineno]  # later it may be called so as a tensor
-    return any(here.is_tensor(o) is not False for o in owners) or any(map(here.is_tensor, held))
+    return _BUFFER if is_constant(here, data) else ""
 
 
 def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
@@ -444,10 +428,13 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
     if re.search(rf"register_buffer\(\s*[\"']{name}[\"']", "".join(here.lines)):
         return False
     return len(values) == 1 and any(
-        isinstance(v, ast.Call)
+        # what ``__init__`` is given, ``model.to(device)`` moves no more than what it makes
+        _WEIGHTS.search(v.id) is not None and v.id in list_given(method)
+        if isinstance(v, ast.Name)
+        else isinstance(v, ast.Call)
         and here.flow.names.dotted(v.func) in _OF_HOST
         and not _has_device(v)
-        for _, v in values
+        for method, v in values
     )
 
 
@@ -478,23 +465,3 @@ def _moves(code: ast.Call) -> bool:
     if not given:  # ``.cuda()``; not ``.to(dtype=dtype)``
         return all(k.arg == "non_blocking" for k in code.keywords)
     return any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
-
-
-def _is_constant(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a list holds numbers that are written out, or settings of the object."""
-    if not isinstance(code, (ast.List, ast.Tuple)):
-        return _is_of_self(here, code)
-    return all(is_scalar(e) or _is_constant(here, e) for e in code.elts)
-
-
-def _is_of_self(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether it is a setting: ``self.x``, and ``c.LIMITS`` with ``c = self.config.HEAD``."""
-    match code:
-        case ast.Subscript(inner, ast.Constant(str())):  # ``self.config.WEIGHTS["code"]``
-            return isinstance(inner, ast.Attribute) and _is_of_self(here, inner)
-    node = here.value(code) if isinstance(code, ast.Attribute) else None
-    is_own = isinstance(code, ast.Attribute) and ast.unparse(code.value) == "self"
-    while node is not None and node.op == Op.ATTR:
-        node = node.args[0]
-        is_own |= node.op == Op.ATTR and bool(_SETTINGS.search(str(node.value)))
-    return is_own and (node is None or (node.op == Op.PARAM and node.value == "self"))

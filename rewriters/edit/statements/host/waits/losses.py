@@ -69,6 +69,27 @@ def only_divides(here: Surroundings, value: Node) -> bool:
     return given
 
 
+def is_for_loss_of_round(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether losses of the same round alone get a number, limited perhaps.
+
+    ``n = heatmaps[i].eq(1).sum().item()``, and then ``self.loss_cls(x, y, avg_factor=max(n, 1))``.
+    """
+    value = here.value(code)
+    todo: list[Node] = [] if value is None else [value]
+    given = False
+    for made in todo:  # grows
+        if any(o.node is made for o in here.flow.observables):
+            return False
+        for user in here.users(made):
+            if user.op == Op.CALL and takes_tensor(user, made):
+                given = True
+            elif user.op in {*ARITHMETIC, "py:max", "py:min"}:
+                todo += [] if user in todo else [user]
+            else:
+                return False
+    return given
+
+
 def is_assigned(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether ``scipy`` assigns by what is copied: ``linear_sum_assignment(cost.cpu())``."""
     if here.flow.cls is None:
