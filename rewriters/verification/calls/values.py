@@ -71,6 +71,8 @@ class Promise:
     value: bool = True
     first: bool = False
     """Whether it is always the first of them."""
+    permutes: bool = False
+    """Whether it is none of a flag: each row has each number below its length once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Tensor:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
         some = f" of {self.low} to {self.high - 1}" if self.low or self.high > _FEW else ""
         some = " rising from 0" if self.rises else some
+        some = " permuted" if self.promise is not None and self.promise.permutes else some
         some += "" if self.void is None else f" and {self.void}"
         ends = "" if self.void is None else f", the last {self.void}"
         ends += " rising" if self.rises else ""
@@ -406,6 +409,9 @@ def _keep(spec: Tensor, flags: torch.Tensor, source: torch.Generator) -> torch.T
     """Return flags of which each row has what is promised."""
     if spec.promise is None or not flags.numel() or not flags.dim():
         return flags
+    if spec.promise.permutes:
+        whole = spec.kind == "int"
+        return torch.rand(flags.shape, generator=source).argsort(-1) if whole else flags
     rows = flags.view(-1, flags.shape[-1])
     at = torch.randint(rows.shape[1], (len(rows), 1), generator=source)
     at = at * (not spec.promise.first)

@@ -389,6 +389,13 @@ class Head:
         y = rows * self.voxel_size[1] + self.origin[1]
         return torch.stack([x, y], -1)
 """
+SCORES = """
+import torch
+
+def scores(keys, query):
+    return torch.einsum("nbh,bh->nb", keys, query)
+"""
+
 WRONG = {
     "a dictionary that an object keeps": (
         SHADOW, "mul_(self.decay).add_(p, alpha=1 - self.decay)", "lerp_(p, self.decay)"
@@ -410,6 +417,11 @@ WRONG = {
         "x.pow(2).mean(-1) - x.mean(-1).pow(2)",
     ),
     "exponentials that overflow": (SOFTMAX, "x.softmax(-1)", "x.exp() / x.exp().sum(-1, True)"),
+    "one query for all keys": (
+        SCORES, 'torch.einsum("nbh,bh->nb", keys, query)',
+        "(keys * query[:keys.shape[1]].expand(keys.shape[1:])[None]).sum(-1).reshape("
+        "keys.shape[0], query.shape[0])",
+    ),
     "longer lists": (MEAN, "len(tensors)", "min(len(tensors), 4)"),
     "a key that may be missing": (
         OPTIONAL, 'if "scale" in batch:\n        return', "if True:\n        return"
