@@ -33,6 +33,8 @@ Flavour: TypeAlias = Literal[
     "few values",
     "NaN and Inf",
     "NaN and large",
+    "NaN",
+    "Inf",
     "strided",
     "negative",
     "all true",
@@ -42,9 +44,9 @@ Flavour: TypeAlias = Literal[
     "in order",
     "overlapping",
 ]
-FLAVOURS: tuple[Flavour, ...] = tuple(
-    one for one in get_args(Flavour) if one not in {"NaN and large", "in order", "overlapping"}
-)
+_SELDOM = frozenset({"NaN and large", "NaN", "Inf", "in order", "overlapping"})
+FLAVOURS: tuple[Flavour, ...] = tuple(one for one in get_args(Flavour) if one not in _SELDOM)
+SPECIAL: frozenset[Flavour] = frozenset({"NaN and Inf", "NaN", "Inf"})
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
 FAR: frozenset[Flavour] = frozenset({"large", "far from zero", "far below"})
@@ -321,7 +323,7 @@ def _draw_tensor(
     spec: Tensor, name: str, flavour: Flavour, drawn: tuple[int, int | None], dtype: torch.dtype
 ) -> torch.Tensor:
     seed, digits = drawn
-    flavour = "ordinary" if spec.sound and flavour == "NaN and Inf" else flavour
+    flavour = "ordinary" if spec.sound and flavour in SPECIAL else flavour
     made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
     if spec.pinned is not None:
         made.view(-1)[spec.pinned[0] :] = spec.pinned[1]

@@ -25,7 +25,7 @@ from npufix.rewriters.verification.calls.observe import (
     Way,
     observe,
 )
-from npufix.rewriters.verification.calls.values import FAR, LARGE, Tensor, list_kinds
+from npufix.rewriters.verification.calls.values import FAR, LARGE, SPECIAL, Tensor, list_kinds
 from npufix.rewriters.verification.judge.allowances import Further, Kept, Spread
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -266,7 +266,7 @@ def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> C
     """Return what a comparison may look at; ``reference``: whether reference kernels ran."""
     # Which NaN a gradient formula makes of an Inf is decided by the device's kernel; a
     # reference kernel is no evidence for it.
-    if case.flavour != "NaN and Inf" or not reference:
+    if case.flavour not in SPECIAL or not (reference or case.flavour in {"NaN", "Inf"}):
         return seen
     return drop_gradients(seen)
 
@@ -290,7 +290,7 @@ def gives_nan(one: CaseRun) -> bool:
     named = one.original.tensors.items()
     results = (t for n, t in named if n.startswith("result") and t is not None)
     nan = any(bool(t.isnan().any()) for t in results)
-    return nan and one.case.flavour != "NaN and Inf"
+    return nan and one.case.flavour not in SPECIAL
 
 
 def drop_gradients(seen: CallRecord, but: Collection[str] = ()) -> CallRecord:

@@ -389,6 +389,17 @@ class Head:
         y = rows * self.voxel_size[1] + self.origin[1]
         return torch.stack([x, y], -1)
 """
+OVERFLOWN = """
+import torch
+
+def unscale(grads: list[torch.Tensor], scale: float = 2.0):
+    found = False
+    for g in grads:
+        g.div_(scale)
+        found = found or not bool(torch.isfinite(g).all())
+    return found
+"""
+
 SCORES = """
 import torch
 
@@ -422,6 +433,7 @@ WRONG = {
         "(keys * query[:keys.shape[1]].expand(keys.shape[1:])[None]).sum(-1).reshape("
         "keys.shape[0], query.shape[0])",
     ),
+    "NaN without Inf": (OVERFLOWN, "not bool(torch.isfinite(g).all())", "bool(g.isinf().any())"),
     "longer lists": (MEAN, "len(tensors)", "min(len(tensors), 4)"),
     "a key that may be missing": (
         OPTIONAL, 'if "scale" in batch:\n        return', "if True:\n        return"
