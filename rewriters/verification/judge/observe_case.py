@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_be_deterministic = torch._C._set_deterministic_algorithms  # noqa: SLF001 - torch's own imports inductor
+"""Sets what ``torch.use_deterministic_algorithms`` does, without three seconds of a compiler."""
 _NO_DERIVATIVE = r"the derivative for|is not differentiable with respect to argument"
 """How torch says that it has none by one of the arguments."""
 _STIRRED = 16
@@ -152,11 +154,11 @@ def observe_again(target: Target, one: CaseRun, what: str, held: float) -> CallR
         stirred = [torch.full_like(like, held) for _ in range(_STIRRED)]
         del stirred
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(mode=before or math.isnan(held), warn_only=True)
+    _be_deterministic(before or math.isnan(held), warn_only=True)
     try:
         return _observe(target, one.case, one.dtype, one.gradients, second=one.second)
     finally:
-        torch.use_deterministic_algorithms(before)
+        _be_deterministic(before, warn_only=False)
 
 
 def observe_failure_on_device(
