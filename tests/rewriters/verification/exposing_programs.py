@@ -400,6 +400,13 @@ def unscale(grads: list[torch.Tensor], scale: float = 2.0):
     return found
 """
 
+SHORTENED = """
+import torch
+
+def shorten(rows, most: float = 1.0):
+    rows.mul_((most / (rows.norm() + 1e-6)).clamp(max=1.0))
+"""
+
 SCORES = """
 import torch
 
@@ -430,10 +437,10 @@ WRONG = {
     "exponentials that overflow": (SOFTMAX, "x.softmax(-1)", "x.exp() / x.exp().sum(-1, True)"),
     "one query for all keys": (
         SCORES, 'torch.einsum("nbh,bh->nb", keys, query)',
-        "(keys * query[:keys.shape[1]].expand(keys.shape[1:])[None]).sum(-1).reshape("
-        "keys.shape[0], query.shape[0])",
+        "(keys * query.expand_as(keys[0])).sum(-1).reshape(len(keys), len(query))",
     ),
     "NaN without Inf": (OVERFLOWN, "not bool(torch.isfinite(g).all())", "bool(g.isinf().any())"),
+    "small numbers below another limit": (SHORTENED, "clamp(max=1.0)", "clamp(max=max(1.0, most))"),
     "longer lists": (MEAN, "len(tensors)", "min(len(tensors), 4)"),
     "a key that may be missing": (
         OPTIONAL, 'if "scale" in batch:\n        return', "if True:\n        return"

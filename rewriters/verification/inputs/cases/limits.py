@@ -236,6 +236,8 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 other = _with_number(one, name, limit)
                 yield CallCase(other)
                 yield CallCase(other, "few values")
+                if name in around:  # what bends at a ratio to it, small numbers tell
+                    yield CallCase(other, "tiny rows", dtypes=(torch.float32,))
                 if limit == 1:  # of equal scores, each is as large as the largest
                     yield CallCase(other, "zeros", dtypes=(torch.float32,))
             if type(number) is float and name in names and name not in halved:
