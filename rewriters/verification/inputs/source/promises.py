@@ -141,9 +141,9 @@ def read_promises(text: str, names: Sequence[str]) -> dict[str, Promise]:
             found[name] = Promise(value=not hides, first=promise["first"] is not None)
     for said in _PERMUTED.finditer(text):
         clause = re.split(r"[.;\n]", text[: said.start()])[-1]
-        before = [word for word in re.findall(r"\w+", clause) if word in names]
+        named = [word for word in re.findall(r"\w+", clause) if word in names]
         if not _OF_RESULT.search(clause):
-            found |= dict.fromkeys(before[-1:], Promise(permutes=True))
+            found |= dict.fromkeys(named[-1:], Promise(permutes=True))
     return found
 
 
