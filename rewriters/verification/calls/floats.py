@@ -95,4 +95,7 @@ def draw_floats(shape: tuple[int, ...], flavour: str, source: torch.Generator) -
         most = _LARGE if flavour == "NaN and large" else math.inf
         for low, special in ((0.0, math.nan), (0.1, most), (0.2, -most), (0.3, -0.0)):
             drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
+    if flavour in {"NaN", "Inf"} and drawn.numel():  # who asks for one may not see the other
+        flat = drawn.view(-1)
+        flat[0] = math.nan if flavour == "NaN" else math.copysign(math.inf, flat[0])
     return drawn

@@ -5,7 +5,6 @@ And those that are computed from one another.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -80,24 +79,25 @@ def link(passed: Mapping[str, object], pairs: Sequence[tuple[str, str]]) -> dict
     made = dict(passed)
     for result, of in pairs:
         value, base = made.get(result), made.get(of)
-        if not (_is_floating(value) and _is_floating(base)):
+        if not (is_floating(value) and is_floating(base)):
             continue
         if not base.requires_grad:
             base = made[of] = base.detach().requires_grad_()
         with torch.enable_grad():
-            made[result] = value + _compute(base, value.shape).to(value.dtype)
+            made[result] = value + compute_from(base, value.shape).to(value.dtype)
     return made
 
 
-def _is_floating(value: object) -> TypeGuard[torch.Tensor]:
+def is_floating(value: object) -> TypeGuard[torch.Tensor]:
+    """Say whether a value is a tensor of floats, and has some."""
     return isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.numel())
 
 
-def _compute(base: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def compute_from(base: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """Return numbers of this shape, each row from the same row of ``base`` where there is one."""
     by_row = bool(shape) and base.dim() > 0 and shape[0] == base.shape[0]
     rows = base.reshape(shape[0] if by_row else 1, -1)
     ramp = torch.linspace(0.5, 1.5, rows.shape[1], dtype=base.dtype, device=base.device)
-    size = math.prod(shape) // len(rows)
+    size = shape.numel() // len(rows)
     phases = torch.linspace(0.0, 1.0, size, dtype=base.dtype, device=base.device)
     return ((rows * ramp).sum(1, keepdim=True) + phases).sin().reshape(shape)

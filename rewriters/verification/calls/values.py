@@ -33,6 +33,8 @@ Flavour: TypeAlias = Literal[
     "few values",
     "NaN and Inf",
     "NaN and large",
+    "NaN",
+    "Inf",
     "strided",
     "negative",
     "all true",
@@ -42,9 +44,9 @@ Flavour: TypeAlias = Literal[
     "in order",
     "overlapping",
 ]
-FLAVOURS: tuple[Flavour, ...] = tuple(
-    one for one in get_args(Flavour) if one not in {"NaN and large", "in order", "overlapping"}
-)
+_SELDOM = frozenset({"NaN and large", "NaN", "Inf", "in order", "overlapping"})
+FLAVOURS: tuple[Flavour, ...] = tuple(one for one in get_args(Flavour) if one not in _SELDOM)
+SPECIAL: frozenset[Flavour] = frozenset({"NaN and Inf", "NaN", "Inf"})
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
 FAR: frozenset[Flavour] = frozenset({"large", "far from zero", "far below"})
@@ -71,6 +73,8 @@ class Promise:
     value: bool = True
     first: bool = False
     """Whether it is always the first of them."""
+    permutes: bool = False
+    """Whether it is none of a flag: each row has each number below its length once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class Tensor:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
         some = f" of {self.low} to {self.high - 1}" if self.low or self.high > _FEW else ""
         some = " rising from 0" if self.rises else some
+        some = " permuted" if self.promise is not None and self.promise.permutes else some
         some += "" if self.void is None else f" and {self.void}"
         ends = "" if self.void is None else f", the last {self.void}"
         ends += " rising" if self.rises else ""
@@ -318,7 +323,7 @@ def _draw_tensor(
     spec: Tensor, name: str, flavour: Flavour, drawn: tuple[int, int | None], dtype: torch.dtype
 ) -> torch.Tensor:
     seed, digits = drawn
-    flavour = "ordinary" if spec.sound and flavour == "NaN and Inf" else flavour
+    flavour = "ordinary" if spec.sound and flavour in SPECIAL else flavour
     made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
     if spec.pinned is not None:
         made.view(-1)[spec.pinned[0] :] = spec.pinned[1]
@@ -406,6 +411,9 @@ def _keep(spec: Tensor, flags: torch.Tensor, source: torch.Generator) -> torch.T
     """Return flags of which each row has what is promised."""
     if spec.promise is None or not flags.numel() or not flags.dim():
         return flags
+    if spec.promise.permutes:
+        whole = spec.kind == "int"
+        return torch.rand(flags.shape, generator=source).argsort(-1) if whole else flags
     rows = flags.view(-1, flags.shape[-1])
     at = torch.randint(rows.shape[1], (len(rows), 1), generator=source)
     at = at * (not spec.promise.first)

@@ -11,6 +11,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import (
+    SPECIAL,
     Tensor,
     Value,
     list_dimensions,
@@ -424,7 +425,7 @@ def _is_left_to_the_kernel(case: CallCase, original: Target) -> bool:
     """Say whether attention on these inputs is decided by the device, or ends the process there."""
     # torch_npu divides by the size.
     empty = original.on_npu and 0 in list_dimensions(case.assignment.specs)
-    return case.flavour == "NaN and Inf" or empty
+    return case.flavour in SPECIAL or empty
 
 
 def _note_absent(run: Proof, original: Target, case: CallCase, dtype: torch.dtype) -> None:
@@ -479,7 +480,7 @@ def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
     of_wheel = re.search(_REFUSED_BY_WHEEL, after.error) and not re.search(_NO_VIEW, after.error)
     # Kernels are not asked what they make of nothing.
     empty = 0 in list_dimensions(one.case.assignment.specs)
-    empty = empty and any(map(_calls_npu, find_patched_lines(run.job)))
+    empty = empty and any("torch_npu." in line for line in find_patched_lines(run.job))
     refused = after.kind == ShapeRefusedError.__name__ or of_wheel or (after.error and empty)
     vouched = run.job.vouched and not run.job.by_hand
     if refused or (after.error and vouched):
@@ -488,10 +489,6 @@ def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
         run.refused.append(RefusedCase(one, after.error))
         return True
     return False
-
-
-def _calls_npu(line: str) -> bool:
-    return "torch_npu." in line
 
 
 def find_patched_lines(job: Job) -> list[str]:

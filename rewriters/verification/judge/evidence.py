@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.calls.coverage import is_printed
 from npufix.rewriters.verification.calls.device import describe_place
+from npufix.rewriters.verification.calls.values import SPECIAL
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.judge.observe_case import name_dtype, observe_original
 from npufix.rewriters.verification.judge.plausibility import Purpose
@@ -179,7 +180,7 @@ class Proof:
 
         Elsewhere it is said beside the verdict.
         """
-        return case.flavour != "NaN and Inf" or self.special_purpose is Purpose.TREATS
+        return case.flavour not in SPECIAL or self.special_purpose is Purpose.TREATS
 
     def forgive_without_second(self, one: CaseRun, after: CallRecord) -> None:
         """Say beside the verdict that changed code has no gradients of gradients, if none asks.

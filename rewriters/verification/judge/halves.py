@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
-from npufix.rewriters.verification.calls.values import LARGE, Tensor, Value, list_tensors
+from npufix.rewriters.verification.calls.values import LARGE, SPECIAL, Tensor, Value, list_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ _RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
 _HALVES = 2
 _BY_CHANCE = 3
 """The one odd size of which the halves meet: two beside one, which broadcasts."""
-_SPECIAL = frozenset({"NaN and Inf", LARGE})
+_SPECIAL = SPECIAL | {LARGE}
 """Calls whose differences are told apart from those of all others."""
 _NEVER_EMPTY = r"[hwdc]|hd|height|width|(n_?|num_)?heads|(.*_)?(dim|channels?|features?|size)"
 """How texts call sizes that are never 0."""

@@ -25,7 +25,7 @@ from npufix.rewriters.verification.calls.observe import (
     Way,
     observe,
 )
-from npufix.rewriters.verification.calls.values import FAR, LARGE, Tensor, list_kinds
+from npufix.rewriters.verification.calls.values import FAR, LARGE, SPECIAL, Tensor, list_kinds
 from npufix.rewriters.verification.judge.allowances import Further, Kept, Spread
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_be_deterministic = torch._C._set_deterministic_algorithms  # noqa: SLF001 - torch's own imports inductor
+"""Sets what ``torch.use_deterministic_algorithms`` does, without three seconds of a compiler."""
 _NO_DERIVATIVE = r"the derivative for|is not differentiable with respect to argument"
 """How torch says that it has none by one of the arguments."""
 _STIRRED = 16
@@ -152,11 +154,11 @@ def observe_again(target: Target, one: CaseRun, what: str, held: float) -> CallR
         stirred = [torch.full_like(like, held) for _ in range(_STIRRED)]
         del stirred
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(mode=before or math.isnan(held), warn_only=True)
+    _be_deterministic(before or math.isnan(held), warn_only=True)
     try:
         return _observe(target, one.case, one.dtype, one.gradients, second=one.second)
     finally:
-        torch.use_deterministic_algorithms(before)
+        _be_deterministic(before, warn_only=False)
 
 
 def observe_failure_on_device(
@@ -266,7 +268,7 @@ def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> C
     """Return what a comparison may look at; ``reference``: whether reference kernels ran."""
     # Which NaN a gradient formula makes of an Inf is decided by the device's kernel; a
     # reference kernel is no evidence for it.
-    if case.flavour != "NaN and Inf" or not reference:
+    if case.flavour not in SPECIAL or not (reference or case.flavour in {"NaN", "Inf"}):
         return seen
     return drop_gradients(seen)
 
@@ -290,7 +292,7 @@ def gives_nan(one: CaseRun) -> bool:
     named = one.original.tensors.items()
     results = (t for n, t in named if n.startswith("result") and t is not None)
     nan = any(bool(t.isnan().any()) for t in results)
-    return nan and one.case.flavour != "NaN and Inf"
+    return nan and one.case.flavour not in SPECIAL
 
 
 def drop_gradients(seen: CallRecord, but: Collection[str] = ()) -> CallRecord:

@@ -15,7 +15,7 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.leaves import tell_apart
-from npufix.rewriters.verification.calls.values import Value, list_dimensions, list_kinds
+from npufix.rewriters.verification.calls.values import SPECIAL, Value, list_dimensions, list_kinds
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.cases.trials import Trials
@@ -357,7 +357,7 @@ def _refute(
 
     def special(difference: Difference) -> tuple[bool, bool]:
         """Say whether it is not seen, and whether it is seen for NaN and Inf alone."""
-        return not difference.visible, calls[difference.case].case.flavour == "NaN and Inf"
+        return not difference.visible, calls[difference.case].case.flavour in SPECIAL
 
     smallest = min(run.judge.differences, key=lambda d: (far_fetched(d), special(d), d.rank))
     one = calls[smallest.case]

@@ -34,6 +34,7 @@ from npufix.rewriters.verification.inputs.cases.axes import (
     make_distinct,
 )
 from npufix.rewriters.verification.inputs.cases.boundaries import holds_equal, meet_boundaries
+from npufix.rewriters.verification.inputs.cases.broadcasts import list_single
 from npufix.rewriters.verification.inputs.cases.forms import (
     is_mask,
     is_said_contiguous,
@@ -170,6 +171,7 @@ def _cases(
         yield from list_overlapping(one.distinct, one.axes, one.takes_soon)
         yield from one.list_at_boundaries()
         yield from one.list_independent()
+        yield from list_single(one.distinct, one.axes, one.takes_soon, job)
         yield from list_shared(one.trials, one.assignment, job) if job.by_hand else ()
         yield from one.list_forms()
     for one in telling:
@@ -291,8 +293,8 @@ class _Telling:
         own = [s for _, s in recipe.arguments if isinstance(s, MadeArgument)] if recipe else []
         # An average over models, where nothing is put through them, may have nothing to do; unless
         # it is one of the model that its object is made with.
-        plain = bare and not own and not list_kinds(specs.values())
-        if plain and self._accepts({**specs, **bare}):
+        plain = not own and not list_kinds(specs.values())
+        if bare and plain and self._accepts({**specs, **bare}):
             yield CallCase(with_specs(self.distinct, **bare))
 
     def _list_many(self) -> Iterator[CallCase]:
@@ -326,9 +328,8 @@ class _Telling:
                 if self._accepts({**specs, **longer}):
                     yield CallCase(with_specs(self.distinct, **longer))
                     break
-        held = {n: s for n, s in specs.items() if isinstance(s, Several)}
-        for name, spec in held.items():
-            for key in spec.keys:
+        for name, spec in specs.items():
+            for key in spec.keys if isinstance(spec, Several) else ():
                 fewer = with_specs(self.distinct, **{name: spec.without(key)})
                 if self.trials.accepts(fewer):
                     yield CallCase(fewer)
@@ -494,7 +495,6 @@ def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:
 
 def _with_one(assignment: Assignment) -> Iterator[tuple[None, Assignment]]:
     """Make one whole number one."""
-    whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
-    for name, spec in whole.items():
-        if type(spec.value) is int and spec.value > 1:
+    for name, spec in assignment.specs.items():
+        if isinstance(spec, Value) and type(spec.value) is int and spec.value > 1:
             yield None, Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})

@@ -13,6 +13,7 @@ import torch
 from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import (
+    Flavour,
     Several,
     Spec,
     Tensor,
@@ -138,12 +139,15 @@ def with_negatives(assignment: Assignment) -> Iterator[CallCase]:
 def with_special_beside(assignment: Assignment, job: Job) -> Iterator[CallCase]:
     """Yield NaN and Inf in one argument alone, or in one item of it, where code asks for them.
 
-    Scores of which one is NaN, ``scores[~scores.isnan()]``, beside weights of which none is.
+    Scores of which one is NaN, ``scores[~scores.isnan()]``, beside weights of which none is. And
+    one of both alone: ``isfinite`` and ``isinf`` agree where there are both.
     """
     specs = assignment.specs
     floats = {n: s for n, s in specs.items() if "float" in list_kinds([s])}
     if not _ASKS_SPECIAL.search(read_source(job.original, job.qualname)):
         return
+    alone: tuple[Flavour, ...] = ("NaN", "Inf", "Inf")
+    yield from (CallCase(assignment, one, n) for n, one in enumerate(alone) if floats)
     for name, spec in floats.items():
         others = {n: replace_tensors(s, _keep_sound) for n, s in floats.items() if n != name}
         made: list[Spec] = [spec] if others else []
@@ -232,6 +236,8 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 other = _with_number(one, name, limit)
                 yield CallCase(other)
                 yield CallCase(other, "few values")
+                if name in around:  # what bends at a ratio to it, small numbers tell
+                    yield CallCase(other, "tiny rows", dtypes=(torch.float32,))
                 if limit == 1:  # of equal scores, each is as large as the largest
                     yield CallCase(other, "zeros", dtypes=(torch.float32,))
             if type(number) is float and name in names and name not in halved:

@@ -11,6 +11,7 @@ import torch
 from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.cases.forms import with_ones
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 
@@ -54,7 +55,10 @@ def list_dtypes(assignment: Assignment, job: Job) -> Iterator[CallCase]:
     # One in float32 beside halves: a weight; one half beside others: an activation.
     beside = [{n} for n in floating] if len(floating) > 1 else []
     beside += [floating.keys() - {n} for n in floating] if len(floating) > 2 else []  # noqa: PLR2004 - of two, one is the other
-    for names in beside:
+    # nobody rounds labels and keeps logits: there, torch computes that loss in halves as well
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    labels = {n for n in floating if declared.of(n).use.measured == "share"}
+    for names in (each for each in beside if labels <= each):
         wide = {n: replace(floating[n], dtype=torch.float32) for n in names}
         yield CallCase(with_specs(assignment, **wide), dtypes=_HALVES)
     # ``(x * mask).to(x.dtype)``: a mask of ones and zeros may be made in float32.

@@ -32,7 +32,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     read_comments_of_signature,
 )
 from npufix.rewriters.verification.inputs.source.attributes import find_class, find_init
-from npufix.rewriters.verification.inputs.source.operands import list_lettered
+from npufix.rewriters.verification.inputs.source.operands import list_lettered, list_spread
 from npufix.rewriters.verification.inputs.source.parameters import (
     HEADS,
     name_sizes,
@@ -410,16 +410,16 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     for name, full in read_products(function, docstring, shapes).items():
         found[name] = replace(found[name], shapes=tuple(name_sizes(s, given) for s in full))
     sure = _read_assumed((*comments, *assumed), names)
-    for name, one in sure.items():
-        found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
-    apart = frozenset(list_told_apart(function, {n: one.shapes for n, one in found.items()}))
+    found |= {n: replace(one, use=replace(uses[n], dims=set(), least=0)) for n, one in sure.items()}
+    apart = {*list_told_apart(function, {n: one.shapes for n, one in found.items()})}
+    apart |= {*list_spread(function, bare - sure.keys())}
     known = [shape for one in found.values() for shape in one.shapes]
     multiples = [*read_multiples(docstring, known, names), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= read_default_sizes(function) | bounds.find_fixed(function)
     own = find_unpacked_settings(function)
     limits = bounds.list_bounds(function, known, rising)
-    return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
+    return Declarations(found, frozenset(sure), given, 1, multiples, own, frozenset(apart), limits)
 
 
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:

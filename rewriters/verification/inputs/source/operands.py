@@ -143,6 +143,23 @@ def list_lettered(
 
     Of one that multiplies arguments alone, which are no others before, each for the first time.
     """
+    for own, letters, _ in _list_einsums(function, names):
+        yield from ((name, tuple(each)) for name, each in zip(own, letters, strict=True))
+
+
+def list_spread(function: ast.AST, names: Collection[str]) -> Iterator[str]:
+    """Yield ``b`` of ``einsum("nbh,bh->nb", keys, query)``: one query goes with all rows of keys.
+
+    So torch spreads whatever several operands and the result have.
+    """
+    for _, letters, result in _list_einsums(function, names):
+        every = "".join(letters)
+        yield from (one for one in dict.fromkeys(result) if every.count(one) > 1)
+
+
+def _list_einsums(
+    function: ast.AST, names: Collection[str]
+) -> Iterator[tuple[list[str], list[str], str]]:
     seen: set[str] = set()
     free = {*names} - list_stored_names(function)
     for call in walk(function):
@@ -150,14 +167,13 @@ def list_lettered(
             case ast.Call(func, [ast.Constant(str(pattern)), *given]) if (
                 last_name(func) == "einsum"
             ):
-                letters = pattern.partition("->")[0].replace(" ", "").split(",")
+                operands, _, result = pattern.replace(" ", "").partition("->")
+                letters = operands.split(",")
                 own = [getattr(one, "id", "") for one in given]
                 plain = len(own) == len(letters) and all(map(str.isalpha, letters))
                 if plain and set(own) <= free - seen and len({*own}) == len(own):
                     seen |= {*own}
-                    yield from (
-                        (name, tuple(each)) for name, each in zip(own, letters, strict=True)
-                    )
+                    yield own, letters, result
 
 
 def find_flags(call: ast.Call) -> str:

@@ -47,6 +47,7 @@ _RISING = re.compile(
     r"(?i)\b(?:sorted|rising|ascending|increasing|monotonic\w*)\b"
     r"(?!\s+(?:by|along|(?:in )?(?:a )?(?:desc|decreas|revers|falling)))"
 )
+_PERMUTED = re.compile(r"(?i)\b(?:permutations? (?:of|on|over)|permuted)\b")
 _OF_RESULT = re.compile(r"(?i)\b(?:returns?|gives?|gets?|not|to be|will be)\b|->")
 """What is sorted later, or by the code itself, is in any order before."""
 _SORTS = r"(?<!search)sort|topk"
@@ -124,7 +125,10 @@ def read_from_one(text: str, names: Collection[str]) -> dict[str, str]:
 
 
 def read_promises(text: str, names: Sequence[str]) -> dict[str, Promise]:
-    """Return the masks of which a text says that no row of theirs hides everything, and how."""
+    """Return the masks of which a text says that no row of theirs hides everything, and how.
+
+    And the whole numbers that are said to be a permutation.
+    """
     masks = [name for name in names if re.search(_MASK, name.lower())]
     found: dict[str, Promise] = {}
     for promise in _PROMISE.finditer(text) if masks else ():
@@ -135,6 +139,11 @@ def read_promises(text: str, names: Sequence[str]) -> dict[str, Promise]:
             about = text[text.index(name) if not mentioned else mentioned[-1].start() :]
             hides = _HIDES.search(about.partition("\n\n")[0]) is not None
             found[name] = Promise(value=not hides, first=promise["first"] is not None)
+    for said in _PERMUTED.finditer(text):
+        clause = re.split(r"[.;\n]", text[: said.start()])[-1]
+        named = [word for word in re.findall(r"\w+", clause) if word in names]
+        if not _OF_RESULT.search(clause):
+            found |= dict.fromkeys(named[-1:], Promise(permutes=True))
     return found
 
 

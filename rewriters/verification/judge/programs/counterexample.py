@@ -20,6 +20,7 @@ import torch
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.device import is_virtual
+from npufix.rewriters.verification.calls.nudges import compute_from, is_floating, link
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Flavour, MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
@@ -354,13 +355,16 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     if target.takes_steps:
         given.insert(0, function)
         function = _spell(take_steps)
+    pairs = target.told.linked
+    linked = f"passed = link(passed, {pairs!r})\n        " if pairs else ""
+    needed = (link, is_floating, compute_from) if pairs else ()
     autocast = 'with torch.autocast("cpu", torch.bfloat16):\n            '
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
     mode = f"\n    made.train({one.case.training})" if is_module else ""
     if call.made != "None" and not (is_module or one.case.training):
         held = "(m for m in vars(made).values() if isinstance(m, torch.nn.Module))"
         mode = f"\n    for held in {held}:\n        held.eval()"
-    return _PREPARED.format(
+    return "".join(f"\n\n{inspect.getsource(one)}" for one in needed) + _PREPARED.format(
         made=call.made,
         mode=mode,
         before=_call_before(target, one, call.before) if call.before else "",
@@ -376,7 +380,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         + (_ELSEWHERE if one.device else ""),
         returned="on_meta(call)" if one.device else "call",
         function=function,
-        within=autocast if one.case.autocast else "",
+        within=linked + (autocast if one.case.autocast else ""),
         given=", ".join(given),
     )
 

@@ -289,6 +289,15 @@ def describe_results(
     return seen
 
 
+def copied(value: Any) -> Any:  # noqa: ANN401
+    """Return the same of tensors that are no leaves."""
+    if type(value) in {list, tuple}:
+        return type(value)(map(copied, value))
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 def observe(  # noqa: PLR0913
     call: Any,  # noqa: ANN401
     made: Any,  # noqa: ANN401
@@ -314,14 +323,7 @@ def observe(  # noqa: PLR0913
                 root.requires_grad_(name not in constants)
     passed = arguments
     if gradients == "copy":
-        copies = {
-            id(v): tuple(i.clone() if isinstance(i, torch.Tensor) else i for i in v)
-            if isinstance(v, tuple)
-            else v.clone()
-            if isinstance(v, torch.Tensor)
-            else v
-            for v in arguments.values()
-        }
+        copies = {id(v): copied(v) for v in arguments.values()}
         passed = {k: copies[id(v)] for k, v in arguments.items()}
     if earlier is not None:
         seed_everything(seed)

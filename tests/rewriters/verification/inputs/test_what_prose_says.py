@@ -83,6 +83,8 @@ def test_a_list_of_numbers_is_passed_as_one() -> None:
         ("mask (B, T): True marks padding, never all of a row.", Promise(value=False)),
         ("mask (B, T): True where a token stands. x: at least one row.", None),
         ("mask (B, T): True where a token stands.", None),
+        ("mask (T,): a permutation of 0 to T - 1.", Promise(permutes=True)),
+        ("mask (T,): returns a permutation of x.", None),
     ],
 )
 def test_what_each_row_of_a_mask_has_is_read(text: str, promise: Promise | None) -> None:
@@ -99,6 +101,12 @@ def test_masks_keep_what_is_promised(promise: Promise, flavour: str, kind: str) 
     assert bool(rows.any(1).all())
     if promise.first:
         assert bool(rows[:, 0].all())
+
+
+def test_rows_are_permuted() -> None:
+    spec = Tensor((3, 4), "int", 9, promise=Promise(permutes=True))
+    made = make_tensor(spec, "highest", seed_generator(0), torch.float32)
+    assert made.sort().values.tolist() == [[0, 1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize("kind", ["bool", "additive"])
