@@ -192,7 +192,16 @@ NUMBER = Condition(
     lambda site: site.is_scalar("scale"),
 )
 
-_UNIT = (MANY_ROWS, LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)
+# A number behind them speaks for a norm of a layer, which may call its rows as it likes.
+MAYBE_MANY_ROWS = Condition(
+    MANY_ROWS.name,
+    MANY_ROWS.text,
+    lambda site: _is_in_layers(site) or None,
+    time_alone=True,
+    meaning="maybe-many-rows",
+)
+
+_UNIT = (LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)
 
 RULE = Substitution(
     id="NPU168",
@@ -204,8 +213,10 @@ RULE = Substitution(
         Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(promoted, fused_promoted, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(root_of_sum, fused_root_of_sum, sums, (NO_WEIGHT, LAST, SINGLE_PRECISION, PLAIN_EPS)),
-        Form(unit_rows, fused_unit_rows, rows, _UNIT),
-        Form(scaled_unit_rows, fused_scaled_unit_rows, scaled_rows, (NUMBER, *_UNIT)),
+        Form(unit_rows, fused_unit_rows, rows, (MANY_ROWS, *_UNIT)),
+        Form(
+            scaled_unit_rows, fused_scaled_unit_rows, scaled_rows, (NUMBER, MAYBE_MANY_ROWS, *_UNIT)
+        ),
     ),
     replaces=(
         "Add",
