@@ -254,6 +254,16 @@ def f(x: torch.Tensor):
     x = x.float()
     return F.normalize(x, p=1, dim=-1), F.normalize(x)
 """,
+        # a temperature that is learned
+        """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(10.0))
+
+    def forward(self, x: torch.Tensor):
+        return F.normalize(x.float(), dim=-1) * self.temperature
+""",
         # the sum of a group of channels
         """
 def f(x: torch.Tensor, eps: float):
