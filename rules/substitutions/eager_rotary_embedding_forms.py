@@ -48,7 +48,7 @@ def pairs_to_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def fused_pairs_to_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Put the pairs into halves by one copy, and rotate these with one kernel."""
     return torch_npu.npu_rotary_mul(
-        x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2),
+        x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2),  # type: ignore[no-untyped-call]  # of torch
         torch.cat((cos, cos), dim=-1),
         torch.cat((sin, sin), dim=-1),
     )
