@@ -242,6 +242,24 @@ class _Editor(cst.CSTTransformer):
         """Edit the statements of the top level."""
         return cast("cst.Module", self._edit(original_node, updated_node))
 
+    def leave_SimpleStatementSuite(  # noqa: N802 - the name that libcst asks for
+        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
+    ) -> cst.BaseSuite:
+        """Give ``def f(x): return …`` lines of their own where statements are added."""
+        places: list[Span | None] = [self._span(s) for s in original_node.body]
+        if places != [self.statement] or not (self.edit.guard or self.edit.hoisted):
+            return updated_node
+        old, new = (
+            cst.IndentedBlock(
+                [cst.SimpleStatementLine(n.body, trailing_whitespace=n.trailing_whitespace)],
+                indent=self.indent,
+            )
+            for n in (original_node, updated_node)
+        )
+        if self.edit.guard:
+            return cast("cst.IndentedBlock", self._guard(old, new, places))
+        return new.with_changes(body=self._statement(places[0], new.body[0]))
+
     def _edit(self, original_node: _Block, updated_node: _Block) -> _Block:
         """Remove, replace or guard the statements of one block."""
         spans = [self._statement_span(s) for s in original_node.body]

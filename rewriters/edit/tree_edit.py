@@ -34,7 +34,9 @@ def edit_function(
         raise CannotSpliceError("a comment stands inside the expression")
     whole = edit.replace is edit.statement
     removed = {id(s) for s in edit.remove if _stands_alone(s, lines)}
-    if (whole or edit.hoisted or edit.guard) and not _stands_alone(edit.statement, lines):
+    adds = edit.hoisted or edit.guard
+    apart = _stands_alone(edit.statement, lines) or (not whole and _is_suite(block, lines))
+    if (whole or adds) and not apart:
         raise CannotSpliceError("the statement shares its line with another one")
     new: list[ast.stmt] = []
     for statement in block:
@@ -75,6 +77,15 @@ def _stands_alone(statement: ast.stmt, lines: Sequence[str]) -> bool:
     first, start, last, end = span(statement, lines)
     rest = lines[last - 1][end:].strip()
     return not lines[first - 1][:start].strip() and (rest in {"", ";"} or rest[0] == "#")
+
+
+def _is_suite(block: Sequence[ast.stmt], lines: Sequence[str]) -> bool:
+    """Tell whether one statement is all behind a colon: ``def f(x): return x``."""
+    if len(block) != 1:
+        return False
+    first, start, last, end = span(block[0], lines)
+    rest = lines[last - 1][end:].strip()
+    return lines[first - 1][:start].rstrip().endswith(":") and (not rest or rest[0] == "#")
 
 
 def _with_block(node: ast.AST, block: list[ast.stmt], new: list[ast.stmt]) -> ast.AST | None:

@@ -239,6 +239,12 @@ def _is_length(size: Node, x: Node, ranks: Ranks) -> bool:
         return of is x and (_is(dim, -1) or (of in ranks and _is(dim, ranks[of] - 1)))
     if x.op in {"reshape", "view"} and not x.value and len(x.args) > _TWO:
         return x.args[-1] is size  # ``x.view(b, s, heads, head_size)``
+    match x.op, x.args:
+        case Op.GETITEM, (of, index) if index.op == Op.TUPLE and index.args:
+            *others, last = index.args  # ``x[..., :d]``, of which there are d
+            cut = last.op == Op.SLICE and last.args[1] is size and _is_none(last.args[2])
+            from_start = cut and (_is_none(last.args[0]) or _is(last.args[0], 0))
+            return from_start and _leaves_the_others(others, of, ranks)
     return False
 
 

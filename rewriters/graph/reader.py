@@ -57,6 +57,8 @@ def read_function(
         state.epoch = state.effects = int(reshapes)
         if scope is not None:
             state.env = {name: state.graph.node(Op.OUTSIDE, value=name) for name in scope.hidden}
+            if scope.sees_self:
+                state.env["self"] = state.graph.node(Op.PARAM, value="self")
         reader = FunctionReader(state)
         try:
             reader.run(function)

@@ -35,6 +35,8 @@ from npufix.rules.substitutions.eager_rotary_embedding_forms import (
     flagged,
     fused_either_way,
     fused_either_way_promoted,
+    fused_pairs_to_halves,
+    pairs_to_halves,
 )
 
 if TYPE_CHECKING:
@@ -380,6 +382,7 @@ RULE = Substitution(
         Form(halves_then_cast, fused_32, wide_inputs, HALF_32),
         Form(halves_apart, fused_apart, narrow_inputs, HALF),
         Form(halves_back, fused_back, narrow_inputs, HALF),
+        Form(pairs_to_halves, fused_pairs_to_halves, narrow_inputs, HALF),
         Form(pairs, fused_pairs, pair_inputs, (*HALF, INTERLEAVE)),
         Form(pairs, fused_pairs_promoted, promoting_pair_inputs, (*PROMOTED, INTERLEAVE)),
         Form(pairs_then_cast, fused_pairs_32, wide_pair_inputs, (*HALF_32, INTERLEAVE)),
@@ -417,6 +420,12 @@ def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     x1, x2 = x[..., ::2], x[..., 1::2]
     return x * cos + torch.cat((-x2, x1), dim=-1) * sin
+""",
+        # pairs, put into halves of which one has the wrong sign
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    return torch.cat((x1 * cos - x2 * sin, x1 * sin - x2 * cos), dim=-1)
 """,
         # each half is cast, and one of them has the wrong sign
         """

@@ -274,4 +274,45 @@ def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     )
 """,
     ),
+    # transformers reads the pairs of DeepSeek so
+    Rewritten(
+        """
+def apply_rotary(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    q1, q2 = q[..., 0::2], q[..., 1::2]
+    return torch.cat([q1 * cos - q2 * sin, q2 * cos + q1 * sin], dim=-1)
+""",
+        """
+def apply_rotary(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        q.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2),
+        torch.cat((cos, cos), dim=-1),
+        torch.cat((sin, sin), dim=-1),
+    )
+""",
+    ),
+    # a part of each head, in front
+    Rewritten(
+        """
+class Rotary(nn.Module):
+    def turn(self, x):
+        half = self.d // 2
+        return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+        front, rest = x[..., : self.d], x[..., self.d :]
+        front = front * cos + self.turn(front) * sin
+        return torch.cat((front, rest), dim=-1)
+""",
+        """
+class Rotary(nn.Module):
+    def turn(self, x):
+        half = self.d // 2
+        return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+        front, rest = x[..., : self.d], x[..., self.d :]
+        front = torch_npu.npu_rotary_mul(front, cos, sin)
+        return torch.cat((front, rest), dim=-1)
+""",
+    ),
 )

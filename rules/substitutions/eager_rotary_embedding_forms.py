@@ -1,6 +1,7 @@
-"""Rotary position embedding whose layout a flag decides at run time.
+"""Rotary position embedding in layouts of its own.
 
-``rotate_half(x, interleaved)`` of flash-attn, which esm, Nomic and others have copied.
+A flag decides at run time in ``rotate_half(x, interleaved)`` of flash-attn, which esm, Nomic and
+others have copied. DeepSeek reads pairs and returns halves.
 """
 
 from __future__ import annotations
@@ -35,6 +36,21 @@ def fused_either_way_promoted(x: Tensor, cos: Tensor, sin: Tensor, interleaved: 
     """Rotate with one kernel, in the dtype that eager code promotes to."""
     return torch_npu.npu_rotary_mul(
         x.to(cos.dtype), cos, sin, rotary_mode="interleave" if interleaved else "half"
+    )
+
+
+def pairs_to_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs, and return all first elements before all second ones (DeepSeek, GLM)."""
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+
+
+def fused_pairs_to_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Put the pairs into halves by one copy, and rotate these with one kernel."""
+    return torch_npu.npu_rotary_mul(
+        x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2),  # type: ignore[no-untyped-call]  # of torch
+        torch.cat((cos, cos), dim=-1),
+        torch.cat((sin, sin), dim=-1),
     )
 
 

@@ -6,7 +6,7 @@ graph convolutions; images whose channels are weighed, as in the masks of MaskFo
 together everywhere count as one: ``sec,sm->ecm`` and ``sec,ecm->sm`` of tokens that go to experts and
 back, ``bshc,btc->bsht`` of all heads and one key. Matrices times vectors (``bij,bj->bi``), and three
 operands, ``bij,bjk,bkl->bil``, from left to right. Operands and results that lie the other way are
-turned, as einsum turns them. The einsum of einops, whose equation comes last,
+turned, as einsum turns them, and what only one operand has is added up first, as einsum does. The einsum of einops, whose equation comes last,
 and ``contract`` of opt_einsum, too.
 
 Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host;
@@ -154,10 +154,10 @@ def f(a, b):
 def f(a, b):
     return torch.einsum("bchw,bc->bchw", a, b)
 """,
-        # an index that only one operand has
+        # two that are added up, in another order in each batch
         """
 def f(a, b):
-    return torch.einsum("bij,bjk->bk", a, b)
+    return torch.einsum("ngcp,gpcd->ngd", a, b)
 """,
         # attention, which one kernel computes, and a result that would have to be turned
         """
@@ -294,6 +294,41 @@ def state(keys: torch.Tensor, values: torch.Tensor):
             """
 def state(keys: torch.Tensor, values: torch.Tensor):
     return torch.matmul(keys.permute(1, 2, 3, 0), values.permute(1, 2, 0, 3))
+""",
+        ),
+        # a batch in between, what only one operand has, and two that lie in another order
+        Rewritten(
+            """
+def codes(x: torch.Tensor, books: torch.Tensor):
+    return torch.einsum("btni,nij->btnj", x, books)
+""",
+            """
+def codes(x: torch.Tensor, books: torch.Tensor):
+    return (
+        torch.matmul(x.flatten(0, 1).transpose(0, 1), books)
+        .transpose(0, 1)
+        .unflatten(0, x.shape[0:2])
+    )
+""",
+        ),
+        Rewritten(
+            """
+def read(weights: torch.Tensor, values: torch.Tensor):
+    return torch.einsum("bhn,bnd->bd", weights, values)
+""",
+            """
+def read(weights: torch.Tensor, values: torch.Tensor):
+    return torch.matmul(weights.sum(1).unsqueeze(-2), values).squeeze(-2)
+""",
+        ),
+        Rewritten(
+            """
+def mix(x: torch.Tensor, weight: torch.Tensor):
+    return torch.einsum("ncp,pcd->nd", x, weight)
+""",
+            """
+def mix(x: torch.Tensor, weight: torch.Tensor):
+    return torch.matmul(x.flatten(1), weight.transpose(0, 1).flatten(0, 1))
 """,
         ),
         # no result is named: what is there once, in the order of the alphabet

@@ -84,6 +84,20 @@ def fused_unit_rows(x: Tensor, eps: float) -> Tensor:
     )[0]
 
 
+def scaled_unit_rows(x: Tensor, scale: float, eps: float) -> Tensor:
+    """Divide each row by its length, and multiply by a number (adaptive norms)."""
+    return F.normalize(x, 2.0, -1, eps) * scale
+
+
+def fused_scaled_unit_rows(x: Tensor, scale: float, eps: float) -> Tensor:
+    """Normalise with one kernel; the weight holds the number as well."""
+    return torch_npu.npu_rms_norm(
+        x,
+        x.new_full((x.shape[-1],), scale * x.shape[-1] ** -0.5),
+        epsilon=eps**2 / x.shape[-1],
+    )[0]
+
+
 def root_of_sum(x: Tensor, dim: int, eps: float) -> Tensor:
     """Divide each row by its length, with ``eps`` below the root (Qwen3-Next, FLA)."""
     return x * torch.rsqrt(x.pow(2).sum(dim, keepdim=True) + eps)
@@ -103,6 +117,12 @@ def rows(draw: Draw) -> dict[str, Any]:
     shape = draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)])
     x = torch.where(draw.booleans(*shape), 0.75, -1.25) * draw.choice([1.0, 1.0, 0.0])
     return {"x": x, "eps": draw.choice([1e-12, 1e-6])}
+
+
+def scaled_rows(draw: Draw) -> dict[str, Any]:
+    """Return such rows, and a number."""
+    given = rows(draw)
+    return {**given, "scale": draw.choice([given["x"].shape[-1] ** 0.5, 0.5])}
 
 
 def sums(draw: Draw) -> dict[str, Any]:
@@ -166,6 +186,23 @@ LAST = Condition(
     lambda site: site.literal("dim") == -1,  # else its calls say which
 )
 
+NUMBER = Condition(
+    "number-scale",
+    "the scale is a Python number, not a tensor or a trained parameter",
+    lambda site: site.is_scalar("scale"),
+)
+
+# A number behind them speaks for a norm of a layer, which may call its rows as it likes.
+MAYBE_MANY_ROWS = Condition(
+    MANY_ROWS.name,
+    MANY_ROWS.text,
+    lambda site: _is_in_layers(site) or None,
+    time_alone=True,
+    meaning="maybe-many-rows",
+)
+
+_UNIT = (LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)
+
 RULE = Substitution(
     id="NPU168",
     name="rms-norm-without-weight",
@@ -176,7 +213,10 @@ RULE = Substitution(
         Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(promoted, fused_promoted, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(root_of_sum, fused_root_of_sum, sums, (NO_WEIGHT, LAST, SINGLE_PRECISION, PLAIN_EPS)),
-        Form(unit_rows, fused_unit_rows, rows, (MANY_ROWS, LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)),
+        Form(unit_rows, fused_unit_rows, rows, (MANY_ROWS, *_UNIT)),
+        Form(
+            scaled_unit_rows, fused_scaled_unit_rows, scaled_rows, (NUMBER, MAYBE_MANY_ROWS, *_UNIT)
+        ),
     ),
     replaces=(
         "Add",
@@ -213,6 +253,16 @@ class Clip(nn.Module):
 def f(x: torch.Tensor):
     x = x.float()
     return F.normalize(x, p=1, dim=-1), F.normalize(x)
+""",
+        # a temperature that is learned
+        """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(10.0))
+
+    def forward(self, x: torch.Tensor):
+        return F.normalize(x.float(), dim=-1) * self.temperature
 """,
         # the sum of a group of channels
         """
@@ -268,6 +318,37 @@ def unit(q: torch.Tensor):
         q.new_full((q.shape[-1],), q.shape[-1] ** (-0.5)),
         epsilon=1e-12 ** 2 / q.shape[-1],
     )[0]
+""",
+        ),
+        # what it is multiplied by besides is of each sample
+        Rewritten(
+            """
+class AdaptiveNorm(nn.Module):
+    def __init__(self, dim, cond_dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.to_gamma = nn.Linear(cond_dim, dim)
+
+    def forward(self, q: torch.Tensor, cond: torch.Tensor):
+        q = q.float()
+        normed = F.normalize(q, dim=-1) * self.scale
+        return normed * self.to_gamma(cond)[:, None]
+""",
+            """
+class AdaptiveNorm(nn.Module):
+    def __init__(self, dim, cond_dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.to_gamma = nn.Linear(cond_dim, dim)
+
+    def forward(self, q: torch.Tensor, cond: torch.Tensor):
+        q = q.float()
+        normed = torch_npu.npu_rms_norm(
+            q,
+            q.new_full((q.shape[-1],), self.scale * q.shape[-1] ** (-0.5)),
+            epsilon=1e-12 ** 2 / q.shape[-1],
+        )[0]
+        return normed * self.to_gamma(cond)[:, None]
 """,
         ),
         Rewritten(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.norms import ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution, either
-from npufix.rules.substitutions.rms_norm_without_weight import LONG_ROWS
+from npufix.rules.substitutions.rms_norm_without_weight import LONG_ROWS, NUMBER
 
 if TYPE_CHECKING:
     import torch
@@ -155,11 +155,6 @@ ONE_OR_EACH = Condition(
     "the weight has one dimension, of one element or as many as the last one of the activation",
     _is_one_or_each,
     meaning="one-or-each",
-)
-NUMBER = Condition(
-    "number-scale",
-    "the scale is a Python number, not a tensor or a trained parameter",
-    lambda site: site.is_scalar("scale"),
 )
 _ALWAYS = (SAME_DTYPE, LONG_ROWS, PLAIN_EPS)
 

@@ -116,6 +116,12 @@ def spell_product(
     if len(parts) != 3 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
         return None
     a, b, out = parts
+    alone = [[i for i in own if i not in other and i not in out] for own, other in ((a, b), (b, a))]
+    if any(alone):  # einsum adds up what only one operand has before it multiplies
+        texts = [_add_up(t, o, s) for t, o, s in zip((left, right), (a, b), alone, strict=True)]
+        kept = ["".join(i for i in o if i not in s) for o, s in zip((a, b), alone, strict=True)]
+        inner = f"{','.join(kept)}->{out}"
+        return spell_product(inner, texts[0], texts[1], product, once=[*once, *texts])
     summed = [i for i in a if i in b and i not in out]
     if not summed or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
         return None
@@ -127,9 +133,36 @@ def spell_product(
         # As few turns as possible; the user's order of the operands where both take as many.
         if any(ways):
             return min(filter(None, ways), key=lambda way: way.count("."))
+    if turned := _in_one_order((a, b, out), summed):
+        right, b, once = _turn(right, b, turned), turned, [*once, right]
     merged = _spell_merged((a, b, out), left, right, product)
     again = merged is not None and any(merged.count(text) > 1 for text in once)
     return None if again else merged
+
+
+def _add_up(text: str, own: str, alone: Sequence[str]) -> str:
+    """Return code for a tensor without the dimensions that are there ``alone``."""
+    match [own.index(i) for i in alone]:
+        case []:
+            return text
+        case [dim]:
+            return f"{text}.sum({dim})"
+        case dims:
+            return f"{text}.sum(({', '.join(map(str, dims))}))"
+
+
+def _in_one_order(parts: tuple[str, str, str], summed: Sequence[str]) -> str:
+    """Return the indices of the second operand with those added up as the first one has them.
+
+    ``pcd`` of ``ncp,pcd->nd`` becomes ``cpd``; "" where they lie so, or a batch would be turned.
+    """
+    a, b, out = parts
+    together = "".join(summed)
+    places = sorted(map(b.index, summed))
+    if together in b or together not in a or places[-1] - places[0] >= len(places):
+        return ""
+    is_batch = bool({*a} & {*b} & {*out})
+    return "" if is_batch else b[: places[0]] + together + b[places[-1] + 1 :]
 
 
 def _spell_broadcast(parts: list[str], left: str, right: str, product: str) -> str | None:
@@ -177,7 +210,11 @@ def _merge(
     merged = spell_product(
         f"{a},{b}->{out}", flat[left], flat[right], product, once=[*flat.values()]
     )
-    if merged is None or _TURNS.search(merged):
+    if merged is None:
+        return None
+    own_turns = sum(len(_TURNS.findall(text)) for text in own)
+    is_batch = bool({*a} & {*b} & {*out})  # which einsum turns as well; one image stays as it lies
+    if len(_TURNS.findall(merged)) > own_turns and not is_batch:
         return None
     for group in sorted((g for g in groups if g in parts[2]), key=parts[2].index, reverse=True):
         text, part = next((text, part) for text, part in own.items() if group in part)

@@ -27,6 +27,8 @@ class Scope:
     """Names of the classes and functions around it, ``<locals>`` after a function's."""
     hidden: frozenset[str] = frozenset()
     """Names of the functions around it: here they do not mean what the module imports."""
+    sees_self: bool = False
+    """Whether it stands in a method, whose ``self`` it sees."""
     number: int = 0
     """How many of the same name stand before it: overloads, branches of an ``if``."""
 
@@ -82,11 +84,12 @@ def _within(body: list[ast.stmt], around: Scope, *, is_function: bool) -> Iterat
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 path = (*around.path, "<locals>") if is_function else around.path
-                found = Scope(node, around.cls, path, around.hidden)
+                found = Scope(node, around.cls, path, around.hidden, around.sees_self)
                 yield found
                 if any(isinstance(n, (FunctionNode, ast.ClassDef)) for n in statements(node.body)):
                     hidden = around.hidden | list_bound_names(node)
-                    inner = Scope(node, around.cls, (*path, node.name), hidden)
+                    sees = _hands_on_self(node, around, is_function=is_function)
+                    inner = Scope(node, around.cls, (*path, node.name), hidden, sees)
                     yield from _within(node.body, inner, is_function=True)
             case ast.ClassDef():
                 path = (*around.path, "<locals>") if is_function else around.path
@@ -95,6 +98,15 @@ def _within(body: list[ast.stmt], around: Scope, *, is_function: bool) -> Iterat
             case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
                 for block in inner_blocks(node):
                     yield from _within(block, around, is_function=is_function)
+
+
+def _hands_on_self(function: FunctionNode, around: Scope, *, is_function: bool) -> bool:
+    """Tell whether ``self`` is the object of the class in the functions inside of this one."""
+    if is_function:
+        return around.sees_self and "self" not in list_bound_names(function)
+    first = [*function.args.posonlyargs, *function.args.args][:1]
+    is_method = around.cls is not None and [arg.arg for arg in first] == ["self"]
+    return is_method and "self" not in names_bound_in(function)
 
 
 def list_bound_names(function: FunctionNode) -> frozenset[str]:

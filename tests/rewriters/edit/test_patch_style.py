@@ -44,6 +44,26 @@ def norm(x: str, weight: str, eps: str) -> str:
     """
 
 
+def test_what_stands_behind_a_colon_gets_lines_of_its_own() -> None:
+    one_line = (
+        "def f(x, w): return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w  # y"
+    )
+    changed = portable(f"\n\n{one_line}\n", "NPU101").partition("def f")
+    assert (
+        "def f" + changed[2]
+        == one_line.replace(
+            " return",
+            """
+    if x.device.type == "npu":
+        return torch_npu.npu_rms_norm(x, w, epsilon=1e-6)[0]  # y
+    return""",
+        )[:]
+        + "\n"
+    )
+    two = one_line.replace("return", "y = x; return")
+    assert written(sites(two, "NPU101")) == []
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

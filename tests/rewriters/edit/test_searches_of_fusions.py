@@ -46,6 +46,12 @@ EQUATIONS = [
         itertools.product(["yhw", "hwy"], ["hwj", "jhw"], ["yj", "jy"]),
         itertools.product(["xyhw"], ["xyj", "xjhw"], ["xhwj", "xyj"]),
         itertools.product(["xyij"], ["xykj", "xkj", "jkhw"], ["xyik", "xyikhw"]),
+        # of a batch in between, and in another order
+        itertools.product(["xyqj", "xyjq"], ["qjk", "qkj"], ["xyqk", "qxyk"]),
+        itertools.product(["xqc", "xyqc"], ["xchw", "xychw"], ["qxhw", "xqyhw"]),
+        itertools.product(["xcj", "xjc"], ["cjk", "jck"], ["xk", "kx"]),
+        # what only one operand has is added up first
+        itertools.product(["xyij", "xji"], ["xjk", "xjkq", "qcjk"], ["xk", "xik", "k"]),
         # vectors
         itertools.product(
             ["xij", "xji", "xyij", "xyji", "jxi"], ["j", "xj", "xyj", "yj"], ["xi", "xyi", "ix"]
@@ -73,7 +79,7 @@ def test_each_product_is_the_einsum_or_left_alone() -> None:
 @pytest.mark.parametrize(
     "equation",
     [
-        "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "nbhm,bhm->nbh", "bij,bjk->bk",
+        "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "nbhm,bhm->nbh", "ngcp,gpcd->ngd",
         "bchw,bc->bchw", "...ij,j...->...i", "...ij,...jk->...ki", "ij,jk->...ik",
         "bid,iod->bo", "bchw,oc->bhow", "...nn,nnb->...nb",
         "becd,bnce->bnd",

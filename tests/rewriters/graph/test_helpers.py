@@ -228,6 +228,26 @@ def test_other_inner_functions_are_calls(text: str) -> None:
     assert written(sites(inner(text), "NPU101")) == []
 
 
+def test_an_inner_function_calls_methods_of_the_class_around_it() -> None:
+    text = """
+        class R(nn.Module):
+            @staticmethod
+            def turn(x):
+                return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+
+            def forward(self, q, cos, sin):
+                def rotate(x):
+                    front, rest = x[..., :8], x[..., 8:]
+                    front = front * cos + self.turn(front) * sin
+                    return torch.cat((front, rest), dim=-1) if rest.shape[-1] else front
+
+                return rotate(q)
+    """
+    assert len(written(sites(text, "NPU102"))) == 1
+    for old, new in (("forward(self, q", "forward(this, self, q"), ("return rot", "self = q; rot")):
+        assert written(sites(text.replace(old, new), "NPU102")) == []
+
+
 def test_a_rank_known_in_one_branch_of_a_helper_is_not_known_outside() -> None:
     helper = """
     def split(x, flag):
