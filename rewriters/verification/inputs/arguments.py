@@ -89,6 +89,7 @@ BASES: tuple[tuple[int, ...], ...] = (
     (2, 4, 4),
     (),
     (1, 2, 32, 32),  # what some operators want
+    (4, 4, 4, WIDTH),  # beside what has the same sizes in another order
 )
 _BY_DIMS: tuple[tuple[int, ...], ...] = (
     (), (WIDTH,), (3, WIDTH), (2, 3, WIDTH), (2, 4, 3, WIDTH), (2, 4, 3, 5, WIDTH)
