@@ -131,3 +131,28 @@ def test_examples_and_prose_tell_floats(said: str, kinds: set[str]) -> None:
     """A name alone, ``targets``, suggests whole numbers."""
     text = f'def loss(preds, targets):\n    """Compare.\n\n    {said}\n    """\n    return preds\n'
     assert read_declarations(text, "loss").of("targets").kinds == kinds
+
+
+HELPED = """
+def halves(x, y):
+    b, n, c = x.shape
+    return x[..., : c // 2] + y
+
+def one(x):
+    b, c = x.shape
+    return x
+
+def f(x, y, z):
+    z = z + 1
+    h = halves(x, y=y)
+    h = h @ y.T
+    if n:
+        return one(y)
+    return halves(z, x)
+"""
+
+
+def test_what_a_helper_unpacks_has_as_many_dimensions() -> None:
+    """But for what has changed before, or is handed on below a test."""
+    declared = read_declarations(HELPED, "f")
+    assert [declared.of(n).use.dims for n in "xyz"] == [{3}, {2}, set()]
