@@ -113,6 +113,7 @@ def make_layers(name: str) -> Callable[..., torch.nn.Module]:
 _ADJACENCY = r"(^|_)adj(acency)?(_|$)"
 _NODES = 5
 DETECTED = r"^(targets|indices)$"
+_FOUND = r"target|annotation|^gts?(_|$)|truth|instances"
 _TARGETS = r"(?i)(list|sequence)\[dict\[str,Tensor\]\]"
 _PAIRS = r"(?i)(list|sequence)\[tuple\[Tensor,Tensor\]\]"
 _COUNTS = (3, 2), (0, 2)
@@ -298,7 +299,8 @@ def offer_detections(parameter: Parameter, use: Use) -> list[Spec]:
     name, annotation = parameter.name, re.sub(r"typing\.|torch\.| ", "", parameter.annotation)
     unsaid = not annotation and not parameter.has_default and use.looped
     unsaid &= re.search(DETECTED, name) is not None
-    if re.fullmatch(_TARGETS, annotation) or (unsaid and name == "targets"):
+    told = re.fullmatch(_TARGETS, annotation) and re.search(_FOUND, name)
+    if told or (unsaid and name == "targets"):
         both = zip(("targets of two images", "targets of one image of two"), _COUNTS, strict=True)
         return [_make(make_targets, label, *counts) for label, counts in both]
     if re.fullmatch(_PAIRS, annotation) or (unsaid and name == "indices"):
