@@ -298,7 +298,6 @@ def offer_detections(parameter: Parameter, use: Use) -> list[Spec]:
     """Offer targets of two images, or matches with them, for an argument that is a list of such."""
     name, annotation = parameter.name, re.sub(r"typing\.|torch\.| ", "", parameter.annotation)
     unsaid = not annotation and not parameter.has_default and use.looped
-    unsaid &= re.search(DETECTED, name) is not None
     told = re.fullmatch(_TARGETS, annotation) and re.search(_FOUND, name)
     if told or (unsaid and name == "targets"):
         both = zip(("targets of two images", "targets of one image of two"), _COUNTS, strict=True)
