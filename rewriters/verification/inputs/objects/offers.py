@@ -118,6 +118,7 @@ _TARGETS = r"(?i)(list|sequence)\[dict\[str,Tensor\]\]"
 _PAIRS = r"(?i)(list|sequence)\[tuple\[Tensor,Tensor\]\]"
 _COUNTS = (3, 2), (0, 2)
 """Objects in two images."""
+_MATCHES: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
 _MATCHES = (((2, 0), (0, 2)), ((1,), (1,))), (((), ()), ((0, 2), (1, 0)))
 """Predictions, of three at least, that are matched with them."""
 _SOME_LAYER = "a linear layer"
@@ -304,8 +305,8 @@ def offer_detections(parameter: Parameter, use: Use) -> list[Spec]:
         return [_make(make_targets, label, *counts) for label, counts in both]
     if re.fullmatch(_PAIRS, annotation) or (unsaid and name == "indices"):
         labels = "matches in two images", "matches in one image of two"
-        both = zip(labels, _MATCHES, strict=True)
-        return [_make(make_matches, label, *matches) for label, matches in both]
+        every = zip(labels, _MATCHES, strict=True)
+        return [_make(make_matches, label, *matches) for label, matches in every]
     return []
 
 

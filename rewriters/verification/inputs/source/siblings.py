@@ -144,7 +144,7 @@ def _list_dims_of_helpers(
         names = names[1:] if names[:1] == ["self"] else names
         uses = find_uses(helper)
         given = [*zip(names, call.args, strict=False)]
-        given += [(word.arg, word.value) for word in call.keywords if word.arg in uses]
+        given += [(str(word.arg), word.value) for word in call.keywords if word.arg in uses]
         for theirs, value in given:
             mine = getattr(value, "id", "")
             if call.lineno <= until.get(mine, -1) and not uses[theirs].tested:
