@@ -135,7 +135,7 @@ class Undrawn(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Zeroed(TorchDispatchMode):
+class Zeroed(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """Clears memory that nobody has written to, which would be another in each of two versions.
 
     ``self.register_buffer("bank_ptr", torch.empty(1, dtype=torch.long))``, for a bank to come.
