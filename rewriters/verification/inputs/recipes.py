@@ -167,7 +167,7 @@ class Recipe:
         torch.default_generator.manual_seed(seed)
         owner = self.owner(owner, find)
         given = {} if self.attributes is not None else self.given(find)
-        with while_making(), Zeroed():
+        with while_making(), Zeroed():  # type: ignore[no-untyped-call] # of torch
             if self.attributes is None:
                 made: object = owner(**given)
             else:
