@@ -247,16 +247,16 @@ class _Editor(cst.CSTTransformer):
     ) -> cst.BaseSuite:
         """Give ``def f(x): return …`` lines of their own where statements are added."""
         places: list[Span | None] = [self._span(s) for s in original_node.body]
-        if places != [self.statement] or not (self.edit.guard or self.edit.hoisted):
+        if places != [self.job.statement] or not (self.job.guard or self.job.hoisted):
             return updated_node
         old, new = (
             cst.IndentedBlock(
                 [cst.SimpleStatementLine(n.body, trailing_whitespace=n.trailing_whitespace)],
-                indent=self.indent,
+                indent=self.job.indent,
             )
             for n in (original_node, updated_node)
         )
-        if self.edit.guard:
+        if self.job.guard:
             return cast("cst.IndentedBlock", self._guard(old, new, places))
         return new.with_changes(body=self._statement(places[0], new.body[0]))
 

@@ -22,8 +22,7 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.objects import training_loops
-from npufix.rewriters.verification.inputs.objects.offers import guess_objects
+from npufix.rewriters.verification.inputs.objects import offers, training_loops
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -89,6 +88,7 @@ BASES: tuple[tuple[int, ...], ...] = (
     (2, 4, 4),
     (),
     (1, 2, 32, 32),  # what some operators want
+    (4, 4, 4, WIDTH),  # beside what has the same sizes in another order
 )
 _BY_DIMS: tuple[tuple[int, ...], ...] = (
     (), (WIDTH,), (3, WIDTH), (2, 3, WIDTH), (2, 4, 3, WIDTH), (2, 4, 3, 5, WIDTH)
@@ -355,7 +355,8 @@ def _guess_held(
     if parameter.name == "closure":  # of an optimiser, for a loss
         left_out = [Value(parameter.default, given=False)] * parameter.has_default
         return [*left_out, training_loops.offer_closure()]
-    if re.search(training_loops.DICTIONARIES, parameter.annotation):
+    others = re.search(training_loops.DICTIONARIES, parameter.annotation)
+    if others or offers.offer_detections(parameter, declared.use):
         return []
     keys = tuple(declared.use.keys)
     named = re.search(r"(?i)\b(dict|mapping)\[ *str, *(torch\.)?Tensor", parameter.annotation)
@@ -426,7 +427,7 @@ def guess_argument(
     held = _guess_held(parameter, base, widths, declared)
     looped = training_loops.offer_for_loops(parameter, declared.use)
     if held or looped:
-        return [*held, *looped]
+        return [*offers.offer_detections(parameter, declared.use), *held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     numberless &= parameter.annotation != "str"  # of which a part is taken
@@ -444,9 +445,9 @@ def guess_argument(
     shaped = declared.shapes or re.search(f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation)
     if declared.use.looped and not shaped:
         made = [Several((s, s), "list") for s in made[:8] if isinstance(s, Tensor)] + made
-    if objects := guess_objects(parameter, declared.use):
-        doubtful = re.search(training_loops.MODEL, parameter.name) and not parameter.annotation
-        return [*objects, *made] if doubtful else objects
+    if objects := offers.guess_objects(parameter, declared.use):
+        doubtful = re.search(rf"{training_loops.MODEL}|{offers.DETECTED}", parameter.name)
+        return [*objects, *made] if doubtful and not parameter.annotation else objects
     if isinstance(parameter.default, tuple) and parameter.default:
         last = parameter.default[-1]  # one more k of an accuracy, or axis of a mean
         plain += [Value((*parameter.default, last + 1))] if type(last) is int else []

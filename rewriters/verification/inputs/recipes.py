@@ -34,6 +34,7 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
 from npufix.rewriters.verification.inputs.objects.examples import list_constructions
 from npufix.rewriters.verification.inputs.objects.incomplete.unmade import (
     Undrawn,
+    Zeroed,
     make_concrete,
     make_without_init,
     randomise,
@@ -166,7 +167,7 @@ class Recipe:
         torch.default_generator.manual_seed(seed)
         owner = self.owner(owner, find)
         given = {} if self.attributes is not None else self.given(find)
-        with while_making():
+        with while_making(), Zeroed():  # type: ignore[no-untyped-call] # of torch
             if self.attributes is None:
                 made: object = owner(**given)
             else:

@@ -32,7 +32,7 @@ from npufix.rewriters.verification.inputs.objects.examples import list_example_c
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.objects.saved import offer_loads
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes, tie_modules
-from npufix.rewriters.verification.inputs.search_result import NO_OBJECT, SearchResult
+from npufix.rewriters.verification.inputs.search_result import NO_OBJECT, SearchResult, vary_width
 from npufix.rewriters.verification.inputs.sorts_and_looks import (
     Looks,
     Sorts,
@@ -60,6 +60,7 @@ from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Ta
 from npufix.rewriters.verification.inputs.tracing import (
     add_floats,
     list_late,
+    pass_all,
     reach_making,
     trace_call,
 )
@@ -134,6 +135,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         looking.run_examples(shown)
         if not (found.assignments or found.outside):  # else what is declared is wrong
             looking.run_guesses(_SEARCH_S, floating=job.floating)
+    looking.run_as_refused()
     looking.run_further()
     looking.run_otherwise_made(made)
     looking.run_on_filters()
@@ -144,7 +146,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_beside_defaults(read)
     looking.run_within_bounds()
     looking.run_as_changed(job)
-    looking.pass_all()
+    pass_all(target, wanted, found, keeps)
     if not job.floating:
         add_floats(target, wanted, found, keeps)
     return found
@@ -202,6 +204,18 @@ class _Search:
         until = time.process_time() + _SEARCH_S
         for recipe in self.options:
             self.run((Assignment(recipe, specs) for specs in shown), until)
+
+    def run_as_refused(self) -> None:
+        """Make the object as wide as what its layers were given, where they take nothing else.
+
+        A layer over ``torch.cat([x, y, x - y], -1)`` is three times as wide as x.
+        """
+        widths = self.found.list_widths()
+        for recipe, (taken, given) in itertools.product(self.options, widths):
+            if not self.found.assignments and recipe is not None and recipe.attributes is None:
+                for made in vary_width(self.target.settings_of(recipe), taken, given):
+                    every = self.combine(recipe.made_with(**made))
+                    self.run(every, time.process_time() + _FURTHER_S)
 
     def run_further(self) -> None:
         """Choose values that the tests above the lines ask for which nothing has reached."""
@@ -412,26 +426,6 @@ class _Search:
             met = any(passes(a.specs, values) for a in found.assignments)
             if values and not met and values.keys() <= own:
                 self.run(self.combine(recipe, forced), time.process_time() + _DEFAULT_S, most=1)
-
-    def pass_all(self) -> None:
-        """Add a call with all options that others pass one by one, as a mask and a limit."""
-        found = self.found
-        alike = [a for a in found.assignments if a.recipe == found.assignments[0].recipe]
-        given = [{n: s for n, s in a.specs.items() if not is_default(s)} for a in alike]
-        whole: dict[str, Spec] = {}
-        for passed in given:
-            whole = {**passed, **whole}
-        if len(whole) <= max(map(len, given), default=0):
-            return
-        # Tensors that go together are those of one call: a mask of another has another shape.
-        for assignment, passed in zip(alike[:_ENOUGH], given, strict=False):
-            specs = {n: passed.get(n, whole.get(n, s)) for n, s in assignment.specs.items()}
-            case = CallCase(replace(assignment, specs=specs))
-            ran = trace_call(self.target, case)
-            if ran is not None and self.keeps(case):
-                found.assignments.append(case.assignment)
-                found.reached |= self.wanted.reached(ran)
-                return
 
     def run(
         self, tried: Iterator[Assignment], until: float, most: int = 0, *, anywhere: bool = False

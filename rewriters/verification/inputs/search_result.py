@@ -9,16 +9,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import Spec, Value
 from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from npufix.rewriters.verification.calls.coverage import Place
     from npufix.rewriters.verification.inputs.target import Assignment
 
 NO_OBJECT = "no object of the class can be made"
 MOST_EXPIRED = 2
 _MOST_WANTING = 200
+_MOST_WIDTHS = 4
+_WIDTHS = (
+    r"shapes cannot be multiplied \(\d+x(?P<given>\d+) and (?P<taken>\d+)x",
+    r"to have (?P<taken>\d+) channels, but got (?P<given>\d+) channels",
+    r"expected input with shape \[\*, (?P<taken>\d+)\], but got .*?(?P<given>\d+)\]$",
+    r"running_mean should contain (?P<given>\d+) elements not (?P<taken>\d+)",
+    r"(?i)expect(?:ed|ing embedding dimension of) (?P<taken>\d+), (?:but )?got (?P<given>\d+)$",
+)
+"""How layers refuse what is as wide as they are not."""
 
 
 @dataclass(slots=True)
@@ -67,6 +78,15 @@ class SearchResult:
         self.time_is_up |= now
         return now or self.expired >= MOST_EXPIRED
 
+    def list_widths(self) -> list[tuple[int, int]]:
+        """Return what layers take, and what they were given instead, the most frequent first."""
+        found = Counter[tuple[int, int]]()
+        for error, count in self.errors.items():
+            seen = next(filter(None, (re.search(p, error) for p in _WIDTHS)), None)
+            if seen is not None:
+                found[int(seen["taken"]), int(seen["given"])] += count
+        return [widths for widths, _ in found.most_common(_MOST_WIDTHS)]
+
     @property
     def is_thin(self) -> bool:
         """Whether every call passes a one: into patches of one pixel, any width is cut."""
@@ -103,3 +123,15 @@ class SearchResult:
         else:
             why += rest + "; --assume says what callers pass: 'x: float[b, t, d]'"
         return f"no arguments were found under which the original runs{why}"
+
+
+def vary_width(settings: Mapping[str, object], taken: int, given: int) -> Iterator[dict[str, Spec]]:
+    """Yield what else to make an object with, so that a layer takes what it was given.
+
+    ``in_dim=16`` and ``hidden=(16, 4)`` in place of 8 each.
+    """
+    for name, value in settings.items():
+        if type(value) is int and value == taken:
+            yield {name: Value(given)}
+        elif isinstance(value, tuple) and value[:1] == (taken,):
+            yield {name: Value((given, *value[1:]))}

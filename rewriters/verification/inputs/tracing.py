@@ -23,10 +23,10 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.observe import CALL_S, observe
 from npufix.rewriters.verification.calls.surroundings import seed_everything
-from npufix.rewriters.verification.calls.values import Tensor, list_kinds
+from npufix.rewriters.verification.calls.values import Spec, Tensor, list_kinds
 from npufix.rewriters.verification.inputs.objects.incomplete.late import find_late
 from npufix.rewriters.verification.inputs.objects.state import read_state
-from npufix.rewriters.verification.inputs.source.parameters import find_said_kind
+from npufix.rewriters.verification.inputs.source.parameters import find_said_kind, is_default
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import Keeps, Target
 
 _FURTHER_S = 1.0
+_FEW = 5
 
 
 @runs_with_target
@@ -141,6 +142,26 @@ def add_floats(target: Target, wanted: LinesToCover, found: SearchResult, keeps:
         ran = trace_call(target, twin) or set()
         if wanted.reached(ran) and keeps(twin):
             found.assignments.append(twin.assignment)
+            return
+
+
+def pass_all(target: Target, wanted: LinesToCover, found: SearchResult, keeps: Keeps) -> None:
+    """Add a call with all options that others pass one by one, as a mask and a limit."""
+    alike = [a for a in found.assignments if a.recipe == found.assignments[0].recipe]
+    given = [{n: s for n, s in a.specs.items() if not is_default(s)} for a in alike]
+    whole: dict[str, Spec] = {}
+    for passed in given:
+        whole = {**passed, **whole}
+    if len(whole) <= max(map(len, given), default=0):
+        return
+    # Tensors that go together are those of one call: a mask of another has another shape.
+    for assignment, passed in zip(alike[:_FEW], given, strict=False):
+        specs = {n: passed.get(n, whole.get(n, s)) for n, s in assignment.specs.items()}
+        case = CallCase(replace(assignment, specs=specs))
+        ran = trace_call(target, case)
+        if ran is not None and keeps(case):
+            found.assignments.append(case.assignment)
+            found.reached |= wanted.reached(ran)
             return
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
-from npufix.rewriters.verification.calls.values import LARGE, SPECIAL, Tensor, Value, list_tensors
+from npufix.rewriters.verification.calls.values import (
+    LARGE,
+    SPECIAL,
+    Tensor,
+    Value,
+    list_kinds,
+    list_tensors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -223,3 +230,32 @@ def _list_large(text: str, qualname: str) -> set[float]:
     nodes = walk(find_reached(parse_once(text), qualname))
     values = (n.value for n in nodes if isinstance(n, ast.Constant))
     return {v for v in values if isinstance(v, int | float) and v > most}
+
+
+def makes_nothing_of_one(one: CaseRun) -> bool:
+    """Say whether a whole number is one, and a result without elements is made.
+
+    Half of a width of one is nothing: ``timestep_embedding(t, dim=1)``.
+    """
+    specs = one.case.assignment.specs
+    whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
+    selects = list_kinds(specs.values()) & {"bool", "binary"}
+    made = [t for n, t in one.original.tensors.items() if n.startswith("result")]
+    nothing = any(t is not None and not t.numel() for t in made)
+    return 1 in whole and nothing and not selects
+
+
+def makes_nothing_of_zero(one: CaseRun) -> bool:
+    """Say whether a float is zero, and all that is made of that is zero or no number.
+
+    The Huber loss of ``delta=0`` is, whatever it is of: fused code refuses that aloud.
+    """
+    plain = (s.value for s in one.case.assignment.specs.values() if isinstance(s, Value))
+    zero = any(type(value) is float and not value for value in plain)
+    made = [t for n, t in one.original.tensors.items() if n.startswith("result") and t is not None]
+    floats = [t for t in made if t.is_floating_point()]
+    return zero and len(floats) == len(made) > 0 and not any(_says_something(t) for t in floats)
+
+
+def _says_something(made: torch.Tensor) -> bool:
+    return bool((made.isfinite() & (made != 0)).any())

@@ -35,6 +35,8 @@ from npufix.rewriters.verification.judge.halves import (
     has_no_width,
     is_for_odd,
     is_odd,
+    makes_nothing_of_one,
+    makes_nothing_of_zero,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ _ASKS_EMPTY = (
 _WANTS_ONE = (
     r"raises RuntimeError: .*"
     r"(same dtype|expect.* (scalar type|dtype \S+ for)|dtypes? .*(must|to be|match)"
-    r"|types? .*should be the same|Found dtype \w+ but expected)"
+    r"|types? .*should be the same|Found dtype \w+ but expected|can't be cast to)"
 )
 WRITES_INTO_LEAF = "leaf Variable that requires grad"
 _ASKS_DTYPE = (
@@ -83,6 +85,8 @@ _TELLS_KINDS = r"\bis_(floating_point|complex)\("
 _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
 """What does something else with whole numbers, where it is written."""
 _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
+_EITHER = r"targets?$|^y$|^gt"
+"""What may be labels, or what a regression is to find."""
 _FLOATS: frozenset[Kind] = frozenset({"float", "unit", "box"})
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
@@ -232,7 +236,7 @@ class _Differences:
 
     @cached_property
     def _of_nothing(self) -> set[str]:
-        return self._those(_makes_nothing_of_zero)
+        return self._those(makes_nothing_of_zero)
 
     @cached_property
     def _faint(self) -> set[str]:
@@ -266,7 +270,7 @@ class _Differences:
 
     @cached_property
     def _void(self) -> set[str]:
-        return self._those(_makes_nothing_of_one)
+        return self._those(makes_nothing_of_one)
 
     @cached_property
     def _narrow(self) -> set[str]:
@@ -324,6 +328,25 @@ class _Differences:
             list_kinds([specs.get(n, odd[n])]) <= _FLOATS for n in guessed for specs in twins
         )
 
+    def _is_beside_floats(self, one: CaseRun) -> bool:
+        """Say whether whole numbers are mixed with floats where floats alone are taken as well."""
+        specs = one.case.assignment.specs
+        text = _text_of(self._job.original, self._job.qualname)
+        odd = {
+            n: [len(t.shape) for t in list_tensors(s)]
+            for n, s in specs.items()
+            if list_kinds([s]) == {"int"} and re.search(_EITHER, n.lower())
+        }
+        if any(_is_asked_for_whole(text, n) or self._declared.of(n).kinds for n in odd):
+            return False
+        twins = [c.case.assignment.specs for c in self._compared if c.label not in self._errors]
+        return bool(odd and list_kinds(specs.values()) & _FLOATS) and any(
+            list_kinds([twin.get(n, specs[n])]) <= _FLOATS
+            and [len(t.shape) for t in list_tensors(twin[n])] == dims
+            for n, dims in odd.items()
+            for twin in twins
+        )
+
     def _is_loud(self, difference: Difference) -> bool:
         """Say whether the changed code refuses aloud what only mistakes or mixtures would pass."""
         text, code = difference.text, self._job.original
@@ -334,8 +357,10 @@ class _Differences:
             or (
                 case is not None
                 and re.search(_WANTS_ONE, text)
-                and _is_mixed(case)
-                and not re.search(_ASKS_DTYPE, _MADE_ALIKE.sub(r"\1", code))
+                and (
+                    (_is_mixed(case) and not re.search(_ASKS_DTYPE, _MADE_ALIKE.sub(r"\1", code)))
+                    or self._is_beside_floats(case)
+                )
             )
             or (case is not None and re.search(_OUTSIDE, text) and _indexes_nothing(case))
             or (WRITES_INTO_LEAF in text and _is_empty(case))  # in a loop over no rows, nobody does
@@ -366,35 +391,6 @@ def _has_ones(one: CaseRun) -> bool:
     specs = one.case.assignment.specs
     whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
     return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
-
-
-def _makes_nothing_of_one(one: CaseRun) -> bool:
-    """Say whether a whole number is one, and a result without elements is made.
-
-    Half of a width of one is nothing: ``timestep_embedding(t, dim=1)``.
-    """
-    specs = one.case.assignment.specs
-    whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
-    selects = list_kinds(specs.values()) & {"bool", "binary"}
-    made = [t for n, t in one.original.tensors.items() if n.startswith("result")]
-    nothing = any(t is not None and not t.numel() for t in made)
-    return 1 in whole and nothing and not selects
-
-
-def _makes_nothing_of_zero(one: CaseRun) -> bool:
-    """Say whether a float is zero, and all that is made of that is zero or no number.
-
-    The Huber loss of ``delta=0`` is, whatever it is of: fused code refuses that aloud.
-    """
-    plain = (s.value for s in one.case.assignment.specs.values() if isinstance(s, Value))
-    zero = any(type(value) is float and not value for value in plain)
-    made = [t for n, t in one.original.tensors.items() if n.startswith("result") and t is not None]
-    floats = [t for t in made if t.is_floating_point()]
-    return zero and len(floats) == len(made) > 0 and not any(_says_something(t) for t in floats)
-
-
-def _says_something(made: torch.Tensor) -> bool:
-    return bool((made.isfinite() & (made != 0)).any())
 
 
 def _is_of_absence(difference: Difference) -> bool:

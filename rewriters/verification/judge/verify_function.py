@@ -15,10 +15,17 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.leaves import tell_apart
-from npufix.rewriters.verification.calls.values import SPECIAL, Value, list_dimensions, list_kinds
+from npufix.rewriters.verification.calls.values import (
+    SPECIAL,
+    Tensor,
+    Value,
+    list_dimensions,
+    list_kinds,
+    replace_tensors,
+)
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
-from npufix.rewriters.verification.inputs.cases.trials import Trials
+from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.declared_search import search_as_declared
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.sorts_and_looks import keeps_both
@@ -90,6 +97,7 @@ _ENOUGH = 4096
 """Elements whose variance over many runs is known well enough; of one element it is not."""
 _FEW = 48
 _CALLS_TO_COUNT = 3
+_MOST_LOST = 3
 _NO_TIME = r"does not return within|no result within"
 
 
@@ -232,6 +240,7 @@ def _find_assignments(
             require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     more += _with_other_kinds(original, found.assignments)
+    more += _with_shares(original, [*found.assignments, *more], keeps)
     return _put_telling_first(original, [*found.assignments, *more]), keeps
 
 
@@ -272,21 +281,45 @@ def _with_other_kinds(original: Target, assignments: list[Assignment]) -> list[A
 
 
 @runs_with_target
+def _with_shares(original: Target, assignments: list[Assignment], keeps: Keeps) -> list[Assignment]:
+    """Return calls with shares in place of floats, where any floats make nothing but NaN.
+
+    A sampler with ``sigmas.log()`` in every step does, for the first number below zero.
+    """
+    trials = Trials(original.on_host())
+    found: list[Assignment] = []
+    for one in [a for a in assignments if _is_lost(trials, a)][:_MOST_LOST]:
+        floats = [n for n, s in one.specs.items() if "float" in list_kinds([s])]
+        for names in (*([name] for name in floats), floats):
+            shares = {n: replace_tensors(one.specs[n], _as_share) for n in names}
+            made = with_specs(one, **shares)
+            if keeps(CallCase(made)) and trials.accepts(made) and not _is_lost(trials, made):
+                found.append(made)
+                break
+    return found
+
+
+def _as_share(tensor: Tensor) -> Tensor:
+    return replace(tensor, kind="unit") if tensor.kind == "float" else tensor
+
+
+def _is_lost(trials: Trials, one: Assignment) -> bool:
+    """Say whether a call makes nothing but NaN."""
+    seen = (trials.run(CallCase(one)) or {}).items()
+    results = [v for n, v in seen if n.startswith("result") and isinstance(v, torch.Tensor)]
+    return any(v.numel() for v in results) and all(bool(v.isnan().all()) for v in results)
+
+
+@runs_with_target
 def _put_telling_first(original: Target, assignments: list[Assignment]) -> list[Assignment]:
     """Return assignments in another order, if the first makes nothing but NaN and others do not.
 
     What else an object is made with is compared with the first of its calls alone.
     """
     trials = Trials(original.on_host())
-
-    def is_lost(one: Assignment) -> bool:
-        seen = (trials.run(CallCase(one)) or {}).items()
-        results = [v for n, v in seen if n.startswith("result") and isinstance(v, torch.Tensor)]
-        return any(v.numel() for v in results) and all(bool(v.isnan().all()) for v in results)
-
-    if not is_lost(assignments[0]):
+    if not _is_lost(trials, assignments[0]):
         return assignments
-    return sorted(assignments, key=lambda one: (is_lost(one), is_integral(one.specs)))
+    return sorted(assignments, key=lambda one: (_is_lost(trials, one), is_integral(one.specs)))
 
 
 def _load(run: Proof, text: str, tag: str) -> Target:

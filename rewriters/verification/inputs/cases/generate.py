@@ -328,11 +328,9 @@ class _Telling:
                 if self._accepts({**specs, **longer}):
                     yield CallCase(with_specs(self.distinct, **longer))
                     break
-        for name, spec in specs.items():
-            for key in spec.keys if isinstance(spec, Several) else ():
-                fewer = with_specs(self.distinct, **{name: spec.without(key)})
-                if self.trials.accepts(fewer):
-                    yield CallCase(fewer)
+        several = ((n, s) for n, s in specs.items() if isinstance(s, Several))
+        less = (with_specs(self.distinct, **{n: s.without(k)}) for n, s in several for k in s.keys)
+        yield from (CallCase(fewer) for fewer in less if self.trials.accepts(fewer))
 
     def list_forms(self) -> Iterator[CallCase]:
         """Yield masks and labels of other dtypes that mean the same."""

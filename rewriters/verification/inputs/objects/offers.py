@@ -112,6 +112,15 @@ def make_layers(name: str) -> Callable[..., torch.nn.Module]:
 
 _ADJACENCY = r"(^|_)adj(acency)?(_|$)"
 _NODES = 5
+DETECTED = r"^(targets|indices)$"
+_FOUND = r"target|annotation|^gts?(_|$)|truth|instances"
+_TARGETS = r"(?i)(list|sequence)\[dict\[str,Tensor\]\]"
+_PAIRS = r"(?i)(list|sequence)\[tuple\[Tensor,Tensor\]\]"
+_COUNTS = (3, 2), (0, 2)
+"""Objects in two images."""
+_MATCHES: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
+_MATCHES = (((2, 0), (0, 2)), ((1,), (1,))), (((), ()), ((0, 2), (1, 0)))
+"""Predictions, of three at least, that are matched with them."""
 _SOME_LAYER = "a linear layer"
 _BARE = "Identity"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
@@ -265,6 +274,42 @@ def offer_graph(name: str) -> list[Spec]:
     return [made] if re.search(_ADJACENCY, name) else []
 
 
+def make_targets(*counts: int) -> list[dict[str, torch.Tensor]]:
+    """Return what a detector is to find in each image: so many objects, with labels and boxes.
+
+    The boxes are such by corners and by centres with sizes.
+    """
+    made = []
+    for image, count in enumerate(counts):
+        drawn = torch.rand(count, 4, generator=seed_generator("targets", image)) * 0.25
+        sides = drawn + torch.tensor([0.125, 0.25, 0.5, 0.625])
+        whole = torch.arange(count)
+        one = {"labels": (whole + image) % 2, "boxes": sides, "area": sides[:, 2] * sides[:, 3]}
+        one |= {"iscrowd": whole * 0, "image_id": torch.tensor([image])}
+        made.append(one | {"size": torch.tensor([24, 32]), "orig_size": torch.tensor([48, 64])})
+    return made
+
+
+def make_matches(*matches: tuple[tuple[int, ...], ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return for each image which predictions are matched with which objects."""
+    return [(torch.tensor(a).long(), torch.tensor(b).long()) for a, b in matches]
+
+
+def offer_detections(parameter: Parameter, use: Use) -> list[Spec]:
+    """Offer targets of two images, or matches with them, for an argument that is a list of such."""
+    name, annotation = parameter.name, re.sub(r"typing\.|torch\.| ", "", parameter.annotation)
+    unsaid = not annotation and not parameter.has_default and use.looped
+    told = re.fullmatch(_TARGETS, annotation) and re.search(_FOUND, name)
+    if told or (unsaid and name == "targets"):
+        both = zip(("targets of two images", "targets of one image of two"), _COUNTS, strict=True)
+        return [_make(make_targets, label, *counts) for label, counts in both]
+    if re.fullmatch(_PAIRS, annotation) or (unsaid and name == "indices"):
+        labels = "matches in two images", "matches in one image of two"
+        every = zip(labels, _MATCHES, strict=True)
+        return [_make(make_matches, label, *matches) for label, matches in every]
+    return []
+
+
 def make_layer(kind: str, seed: int) -> MadeArgument:
     """Return a layer of a class of ``torch.nn``, with small sizes."""
     return _make(layer, f"an nn.{kind}", kind, seed)
@@ -335,6 +380,8 @@ def make_groups(name: str) -> Spec:
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one, or several models."""
+    if found := offer_detections(parameter, use):
+        return found
     if re.search(_MODULES_ANNOTATION, parameter.annotation):
         seed = sum(map(ord, parameter.name))
         return [_make(models, f"a list of three nn.{k}", seed, k) for k in _OF_SEVERAL]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.verification.inputs.source.shapes import ANY, DeclaredKind, Shape, read_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 KINDS: Mapping[str, DeclaredKind] = {
     "bool": "bool",
@@ -26,6 +26,10 @@ KINDS: Mapping[str, DeclaredKind] = {
 }
 _FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*:\s*(\w+)\s*(?:\[(.*)\])?\s*")
 _COMMENT = re.compile(r"#\s*npufix:\s*assume\b\s*(.*)")
+_SHOWN = re.compile(
+    r"(?m)(?:^|[\s,(])(?P<name>\w+) *= *torch\.(?P<drawn>rand|randn|randint)(?:_like)?\("
+    r"(?!.*([<>]|==|\.(bool|long|int|round|float|to)\b))"
+)
 _EXAMPLE = "write it as 'q: float[b, h, t, d]', 'mask: bool[b, 1, t, t]' or 'scale: float[]'"
 
 
@@ -99,3 +103,12 @@ def read_comments_of_signature(text: str, function: ast.FunctionDef | ast.AsyncF
         beside = name is not None and not code.lstrip().startswith("def ")
         found.append(f"{name.group(1)}: {comment.strip()}" if beside and name else comment.strip())
     return "\n".join(found)
+
+
+def read_shown(text: str, names: Collection[str]) -> Iterator[tuple[str, DeclaredKind]]:
+    """Yield what examples of a docstring fill arguments with: ``y = torch.randn(10, 2)``.
+
+    Of what is made of that in the same line nothing is known: ``mask = torch.rand(3, 4) > 0.5``.
+    """
+    for said in (one for one in _SHOWN.finditer(text) if one["name"] in names):
+        yield said["name"], "int" if said["drawn"] == "randint" else "float"

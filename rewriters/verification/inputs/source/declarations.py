@@ -30,11 +30,13 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
     parse_assumption,
     read_comments_of_signature,
+    read_shown,
 )
 from npufix.rewriters.verification.inputs.source.attributes import find_class, find_init
 from npufix.rewriters.verification.inputs.source.operands import list_lettered, list_spread
 from npufix.rewriters.verification.inputs.source.parameters import (
     HEADS,
+    LIKELY_SIZES,
     name_sizes,
     read_default_sizes,
 )
@@ -72,20 +74,6 @@ from npufix.rewriters.verification.inputs.source.usage import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
-    (r"^(b|bs|bsz|n?_?batch\w*)$", (2, 6)),
-    (r"(kv|key_?value).*h|^h_?kv$|^g$|groups?$", (2,)),
-    (r"^(h|nh|n_?heads?|heads|num_heads|num_attention_heads|nhead|hq|h_?q)$", (4,)),
-    (r"top_?k|per_tok", (2,)),
-    (r"spatial_?(dims?|ndim)|^n_?dims?$", (2, 3)),
-    (r"experts?$|^e$", (4, 6)),
-    (r"vocab", (11, 13)),
-    (
-        r"^([dc]|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|size|width|chan(nel)?s?|feat(ure)?s?|filters?|model))$",
-        (8, 16, 12, 20),
-    ),
-)  # fmt: skip
-"""Sizes that go with names: heads divide widths, widths have halves."""
 _OVER_HEADS = 4
 _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
 """What says that not all whole numbers name something."""
@@ -319,8 +307,10 @@ class Declarations:
         fixed = {int(n) for n in itertools.chain(*shapes) if n.isdecimal()}  # 3 of ``(N, 3)``
         chosen: dict[str, int] = {}
         for name in names:
-            likely = next((s for pattern, s in _SIZES if re.search(pattern, name.lower())), ())
-            wide = bool(likely) and likely[0] == _SIZES[-1][1][0]
+            likely = next(
+                (s for pattern, s in LIKELY_SIZES if re.search(pattern, name.lower())), ()
+            )
+            wide = bool(likely) and likely[0] == LIKELY_SIZES[-1][1][0]
             if not likely and name in columns and width in self.given.values():
                 chosen[name] = width
                 continue
@@ -464,18 +454,15 @@ def _read_said(
         a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
     }
     tensors = [n for n, kind in plain.items() if "Tensor" in kind and n not in {"self", *optional}]
-    for one in texts:
-        told = read_text(one, names, tensors[0] if len(tensors) == 1 else "")
-        every = dict.fromkeys(tensors, told.pop(EVERY)) if EVERY in told else {}
-        for name, said in (*told.items(), *every.items()):
-            before = found.get(name, Said())
-            found[name] = Said(
-                before.shapes or said.shapes,
-                before.kinds or said.kinds,
-                before.below or said.below,
-                before.narrow or said.narrow,
-                before.boxes or said.boxes,
-            )
+    for name, said in _read_texts(texts, names, tensors):
+        before = found.get(name, Said())
+        found[name] = Said(
+            before.shapes or said.shapes,
+            before.kinds or said.kinds,
+            before.below or said.below,
+            before.narrow or said.narrow,
+            before.boxes or said.boxes,
+        )
     for other in list_siblings(tree, function, qualname):
         told = read_text(other.text, other.arguments)
         for name, theirs in other.names.items():
@@ -498,3 +485,16 @@ def _read_said(
         )
         for n, said in found.items()
     }
+
+
+def _read_texts(
+    texts: Sequence[str], names: Sequence[str], tensors: Sequence[str]
+) -> Iterator[tuple[str, Said]]:
+    """Yield what texts say of arguments, then what their examples show."""
+    for one in texts:
+        told = read_text(one, names, tensors[0] if len(tensors) == 1 else "")
+        every = dict.fromkeys(tensors, told.pop(EVERY)) if EVERY in told else {}
+        yield from told.items()
+        yield from every.items()
+    for name, kind in read_shown("\n".join(texts), names):
+        yield name, Said(kinds=frozenset({kind}))

@@ -89,6 +89,20 @@ TEXTS = _compile(
     (r"attn_impl", ("eager",)),
     (r"^device$|_device$", ("cpu",)),
 )
+LIKELY_SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    (r"^(b|bs|bsz|n?_?batch\w*)$", (2, 6)),
+    (r"(kv|key_?value).*h|^h_?kv$|^g$|groups?$", (2,)),
+    (r"^(h|nh|n_?heads?|heads|num_heads|num_attention_heads|nhead|hq|h_?q)$", (4,)),
+    (r"top_?k|per_tok", (2,)),
+    (r"spatial_?(dims?|ndim)|^n_?dims?$", (2, 3)),
+    (r"experts?$|^e$", (4, 6)),
+    (r"vocab", (11, 13)),
+    (
+        r"^([dc]|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|size|width|chan(nel)?s?|feat(ure)?s?|filters?|model))$",
+        (8, 16, 12, 20),
+    ),
+)  # fmt: skip
+"""Sizes that go with names: heads divide widths, widths have halves."""
 HEADS = (
     r"^x?([qkv]|query|key|value)(?!\w*(mask|pad|len|pos|_ids?$|index|bias|scale))(_|$)"
     r"|^(queries|keys|values)$"

@@ -75,6 +75,7 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
     (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )
+_CONTINUOUS = r"(?i)tensor\b[^.;]{0,60}\b(predictions?|regression|logits|probabilit(y|ies))\b"
 _PLURAL = re.compile(
     r"(?i)[\s`]*\w+[\s`]*, *(?:all |both )?(?:\w+ )?"
     r"(?:masks|booleans|bools|integers|floats|labels|class numbers|indices|ids)\b"
@@ -207,6 +208,8 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
             said = {kind for pattern, kind in _KINDS if re.search(pattern, words)}
+            floats = "mask" not in f"{name} {words}" and re.search(_CONTINUOUS, words)
+            said |= {"float"} if floats and not said else set()
             if found and all(s[-1] == "2" for s in found):  # real and imaginary, side by side
                 said.discard("complex")
             if "additive" in said and not re.search(_HIDING, words):
@@ -214,18 +217,15 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
             kinds.setdefault(name, set()).update(said)
             narrow.setdefault(name, set()).update(re.findall(r"\bu?int8\b", words))
             boxes |= {name} if re.search(r"(?i)\bboxes\b", words) else set()
-            bound = _BELOW.search(words)
-            most = _AT_MOST.search(words)
+            bound, most = _BELOW.search(words), _AT_MOST.search(words)
             if bound is not None:
                 below[name] = next(filter(None, bound.groups()))
             elif most is not None:
                 below[name] = f"{most.group(1)} + 1"
             elif "zero-one" in said:
                 below[name] = "2"
-    change = _read_change(text) if alone and not shapes.get(alone) else None
-    if change is not None:
-        shapes[alone] = [change]
-        kinds.setdefault(alone, set())
+    if alone and not shapes.get(alone) and (change := _read_change(text)) is not None:
+        shapes[alone], kinds[alone] = [change], kinds.get(alone, set())
     return {
         n: Said(
             tuple(dict.fromkeys(s)),

@@ -20,6 +20,7 @@ from npufix.rewriters.verification.inputs.source.usage import (
     OF_TENSORS,
     Function,
     Use,
+    find_function,
     find_last_line,
     find_uses,
     list_arguments,
@@ -115,9 +116,39 @@ def read_uses(
             uses[name].keys = list(dict.fromkeys([*uses[name].keys, *keys]))
     for name in _list_unpacked_places(function) & uses.keys():
         uses[name].numbers = True
+    for name, dims in _list_dims_of_helpers(tree, function, qualname):
+        one = uses[name]
+        one.dims |= set() if one.dims or one.tested or one.keys or one.looped else dims
     for name, parts in _find_tensors_in_lists(function, uses):
         uses[name].keys, uses[name].listed = parts, True
     return uses
+
+
+def _list_dims_of_helpers(
+    tree: ast.Module, function: Function, qualname: str
+) -> Iterator[tuple[str, set[int]]]:
+    """Yield how many dimensions arguments have by what they are handed to as they came.
+
+    By what runs whatever is passed: ``logits = self._logits(x, y)``, below no test.
+    """
+    owner = qualname.rpartition(".")[0]
+    until = {arg.arg: find_last_line(function, arg.arg) for arg in list_arguments(function)}
+    plain = (s for s in function.body if isinstance(s, ast.Assign | ast.Return | ast.Expr))
+    for call in (s.value for s in plain if isinstance(s.value, ast.Call)):
+        own = root_name(call.func) == "self"
+        name = last_name(call.func)
+        helper = find_function(tree, f"{owner}.{name}" if own and owner else name)
+        if helper is None or helper is function or not (own or isinstance(call.func, ast.Name)):
+            continue
+        names = [arg.arg for arg in list_arguments(helper)]
+        names = names[1:] if names[:1] == ["self"] else names
+        uses = find_uses(helper)
+        given = [*zip(names, call.args, strict=False)]
+        given += [(str(word.arg), word.value) for word in call.keywords if word.arg in uses]
+        for theirs, value in given:
+            mine = getattr(value, "id", "")
+            if call.lineno <= until.get(mine, -1) and not uses[theirs].tested:
+                yield mine, uses[theirs].dims
 
 
 def _list_unpacked_places(function: Function) -> set[str]:

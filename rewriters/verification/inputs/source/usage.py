@@ -310,6 +310,7 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
         use.deep |= isinstance(node.target, ast.Tuple)
     elif isinstance(node, ast.Attribute) and _is(node.value, name):
         use.attributes.add(node.attr)
+        use.dims |= {2} if node.attr == "T" else set()  # of others torch warns, and means no one
     elif isinstance(node, ast.BinOp) and (_is(node.left, name) or _is(node.right, name)):
         use.added = True
 

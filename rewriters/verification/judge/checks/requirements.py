@@ -30,6 +30,7 @@ from npufix.rewriters.verification.judge.checks.work import list_repeated
 from npufix.rewriters.verification.judge.compare_versions import find_patched_lines
 from npufix.rewriters.verification.judge.evidence import RefusedCase
 from npufix.rewriters.verification.judge.observe_case import observe_original
+from npufix.rewriters.verification.judge.plausibility import Purpose
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     NotVerifiedError,
@@ -43,6 +44,8 @@ _LOOKS_AROUND = (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.judge.evidence import Proof
@@ -85,6 +88,7 @@ def require_all(
         left_out = _find_impossible(run.job, run.job.original, compared)
         require_reached(wanted, trace_cases(original, cases, wanted, ran) | left_out)
     _require_reached(run, patched, cases, assignments, compared)
+    _require_numbers_of_lines(run, original, patched, compared)
     _require_no_more_work(run, original, patched, compared)
     missing = run.list_missing()
     if missing:
@@ -94,17 +98,57 @@ def require_all(
 
 def _require_numbers(compared: Sequence[CaseRun]) -> None:
     """Require that some call makes or changes something that is not NaN, which equals any other."""
-    seen = [one.original for one in compared]
-    named = [(n, t, record) for record in seen for n, t in record.tensors.items() if t is not None]
-    told = [
-        t
-        for n, t, record in named
-        if n.startswith("result") or n.removesuffix(" after the call") in record.changed
-    ]
-    plain = any(n.startswith("result") for record in seen for n in record.plain)
-    told = [t for t in told if t.numel()]
+    told = [t for one in compared for t in _list_told(one)]
+    plain = any(n.startswith("result") for one in compared for n in one.original.plain)
     if told and not plain and all(bool(t.isnan().all()) for t in told):
         raise NotVerifiedError("every call that was found makes nothing but NaN")
+
+
+def _list_told(one: CaseRun) -> list[torch.Tensor]:
+    """Return what a call of the original makes or changes."""
+    changed = one.original.changed
+    return [
+        t
+        for n, t in one.original.tensors.items()
+        if t is not None
+        and t.numel()
+        and (n.startswith("result") or n.removesuffix(" after the call") in changed)
+    ]
+
+
+def _require_numbers_of_lines(
+    run: Proof, original: Target, patched: Target, compared: Sequence[CaseRun]
+) -> None:
+    """Require that no changed line runs in calls alone that make nothing but NaN.
+
+    ``sigmas`` of one step show nothing of what a sampler does with the one before, and where the
+    logarithm of the second is NaN all that follows is.
+    """
+    lost: dict[str, CallCase] = {}
+    telling: dict[str, CallCase] = {}
+    for one in compared:
+        told, made = _list_told(one), one.original.tensors
+        nan = bool(told) and all(bool(t.isnan().all()) for t in told)
+        empty = not told and any(n.startswith("result") for n in made)  # equals any other as well
+        if not empty:
+            kept = lost if nan else telling
+            kept[f"{one.case.assignment} {one.case.training}"] = one.case
+    if not lost or run.special_purpose is Purpose.TREATS:
+        return
+    job = run.job
+    for target, text, lines in (
+        (original, job.original, job.lines_original),
+        (patched, job.patched, job.lines_patched),
+    ):
+        wanted = LinesToCover(text, target.loaded.filename, find_running_lines(text, lines))
+        ran = trace_cases(target, [*telling.values()], wanted, set())
+        left = wanted.unreached(ran)
+        beyond = wanted.unreached(trace_cases(target, [*lost.values()], wanted, ran))
+        only = [p for p in left if p not in beyond and isinstance(p, int)]
+        if only:
+            raise NotVerifiedError(
+                f"every call that reaches line {wanted.name(only)} makes nothing but NaN"
+            )
 
 
 def _fits_one_number(original: Target, one: CaseRun, compared: Sequence[CaseRun]) -> bool:

@@ -143,6 +143,7 @@ _EVALUATED = """    for held in arguments.values():
         if isinstance(held, torch.nn.Module):
             held.eval()
 """
+_LINKED = "passed = link(passed, {!r})\n        "
 _SHARED = "    arguments[{1!r}] = arguments[{0!r}]\n"
 _ELSEWHERE = "    made, arguments = elsewhere(made, arguments)\n"
 _MAIN = """
@@ -356,7 +357,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         given.insert(0, function)
         function = _spell(take_steps)
     pairs = target.told.linked
-    linked = f"passed = link(passed, {pairs!r})\n        " if pairs else ""
+    linked = _LINKED.format(pairs) if pairs else ""
     needed = (link, is_floating, compute_from) if pairs else ()
     autocast = 'with torch.autocast("cpu", torch.bfloat16):\n            '
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from npufix.rewriters.verification.calls.values import Value, seed_generator
 from npufix.rewriters.verification.inputs.objects.configurations import (
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _DRAWN = frozenset({"rand", "randn"})
 _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
+_ATEN = torch.ops.aten
+_UNWRITTEN = frozenset([_ATEN.empty, _ATEN.empty_like, _ATEN.new_empty, _ATEN.empty_strided])
 
 
 def make_without_init(owner: type, attributes: Sequence[tuple[str, str]]) -> object:
@@ -130,3 +133,20 @@ class Undrawn(TorchFunctionMode):
         if name in _DRAWN_INTO:
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+class Zeroed(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
+    """Clears memory that nobody has written to, which would be another in each of two versions.
+
+    ``self.register_buffer("bank_ptr", torch.empty(1, dtype=torch.long))``, for a bank to come.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the operator returns
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if getattr(func, "overloadpacket", None) in _UNWRITTEN else made
