@@ -329,3 +329,14 @@ def mean_loss(x, y, counts: list):
 """
     assert verdict(old, ("max(n, 1.0)", "n.clamp(min=1.0)")).status is Status.EQUIVALENT
     assert verdict(old, ("max(n, 1.0)", "n")).status is Status.REFUTED
+
+
+def test_one_letter_says_one_size() -> None:
+    old = """
+def scores(keys, query):
+    return torch.einsum("nbh,bh->nb", keys, query)
+"""
+    new = "(keys * query).sum(-1).reshape(len(keys), len(query))"
+    found = verdict(old, ('torch.einsum("nbh,bh->nb", keys, query)', new))
+    assert found.status is Status.EQUIVALENT
+    assert any("query=float[1," in note for note in found.notes), "one query for all keys is told"
