@@ -145,6 +145,10 @@ class Verdict:
     """None where the call could not be made once more to count them."""
 
 
+NOTHING_RUNS = "no arguments were found under which the original runs"
+"""So begins the reason where not even the old function runs, whatever has changed in it."""
+
+
 class NotVerifiedError(Exception):
     """There is no verdict; the message says why."""
 

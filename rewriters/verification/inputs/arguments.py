@@ -23,6 +23,7 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.objects import offers, training_loops
+from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -31,7 +32,6 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_ends,
     guess_scalars,
 )
-from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several, tell_apart
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _guess_cached(
     """Return keys and values as tuples of two, or a tuple of such of two layers."""
     annotation, use = parameter.annotation, declared.use
     named = re.search(_CACHE, parameter.name.lower())
-    deep = re.search(NESTED, annotation) is not None
+    deep = re.search(several.NESTED, annotation) is not None
     if annotation and not (deep or (named and re.search(_SEVERAL, annotation))):
         return []
     parted = (annotation or not shapes) and (use.indexed or use.looped)
@@ -426,6 +426,7 @@ def guess_argument(
     parameter = _annotated(parameter, declared)
     held = _guess_held(parameter, base, widths, declared)
     looped = training_loops.offer_for_loops(parameter, declared.use)
+    looped = looped or several.guess_added_up(parameter, declared.use)
     if held or looped:
         return [*offers.offer_detections(parameter, declared.use), *held, *looped]
     wants_tensor = is_tensor(parameter, declared)
@@ -435,7 +436,7 @@ def guess_argument(
     plain = [] if numberless else guess_scalars(parameter, widths)
     if declared.use.summed:  # ``x * weight + bias``: no flag
         plain = [s for s in plain if str(s) not in {"False", "True"}]
-    plain = [*(guess_several(parameter, declared.use)), *plain]
+    plain = [*(several.guess_several(parameter, declared.use)), *plain]
     unsaid = not (parameter.annotation or parameter.has_default or declared.use.attributes)
     decides = declared.use.decides and unsaid and not numberless
     plain = plain or [Value(0.5), Value(2.0), Value(2)] * decides
@@ -451,7 +452,7 @@ def guess_argument(
     if isinstance(parameter.default, tuple) and parameter.default:
         last = parameter.default[-1]  # one more k of an accuracy, or axis of a mean
         plain += [Value((*parameter.default, last + 1))] if type(last) is int else []
-        plain += tell_apart(parameter.default)
+        plain += several.tell_apart(parameter.default)
     if parameter.has_default:
         default: list[Spec] = [Value(parameter.default, given=False)]
         told = plain and re.search(_PLAIN, parameter.annotation)  # ``scale: float | None = None``

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Spec, Value
 from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
+from npufix.rewriters.verification.verdict import NOTHING_RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -122,7 +123,7 @@ class SearchResult:
             why += f"; no object of its class can be made: {self.not_made}"
         else:
             why += rest + "; --assume says what callers pass: 'x: float[b, t, d]'"
-        return f"no arguments were found under which the original runs{why}"
+        return f"{NOTHING_RUNS}{why}"
 
 
 def vary_width(settings: Mapping[str, object], taken: int, given: int) -> Iterator[dict[str, Spec]]:

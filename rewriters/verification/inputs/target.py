@@ -127,19 +127,19 @@ class CallCase:
     """Two arguments, the second of which is the first itself."""
     left: bool = False
     """Whether weights have the gradients of a step before."""
+    spread: bool = False
+    """Whether one row of an operand is for all rows of another, which nothing speaks of."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
-        recipe = self.assignment.recipe
-        mode = "" if self.training else ", eval mode"
+        recipe, mode = self.assignment.recipe, "" if self.training else ", eval mode"
         made = f" on an object made with {recipe}" if recipe is not None and str(recipe) else ""
-        weights = ", float32 weights" if self.float32_weights else ""
+        weights = ", float32 weights" * self.float32_weights + ", under autocast" * self.autocast
         steps = f", {self.steps} optimiser steps" if self.steps else ""
-        cast = ", under autocast" if self.autocast else ""
         flavour += f", drawn anew ({self.seed})" if self.seed else ""
         flavour += ", gradients of an earlier step left" if self.left else ""
         flavour += f", {self.shared[0]} for {self.shared[1]} too" if any(self.shared) else ""
-        return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"
+        return f"{self.assignment}{flavour}{mode}{weights}{steps}{made}{self._before}"
 
     @property
     def _before(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.sandbox.messages import Reply
-from npufix.rewriters.verification.verdict import Status, Tried, Verdict
+from npufix.rewriters.verification.verdict import NOTHING_RUNS, Status, Tried, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.fragment import narrow
@@ -149,12 +149,28 @@ def _verify(
     for place, verdict in found.items():
         tell(place, verdict)
     settings.progress(len(found), len(jobs))
-    left = [i for i in range(len(jobs)) if i not in found]
-    for reply in _replies(jobs, left, settings, limits):
-        found[reply.number] = _verdict(jobs[reply.number], reply, settings)
-        tell(reply.number, found[reply.number])
-        settings.progress(len(found), len(jobs))
+    firsts: dict[object, int] = {}  # of several changes in a function, the one that is run first
+    for i in (i for i in range(len(jobs)) if i not in found):
+        firsts.setdefault(_name_function(jobs[i]), i)
+    for places in ([*firsts.values()], range(len(jobs))):
+        left = []
+        for i in (i for i in places if i not in found):
+            other = found.get(firsts[_name_function(jobs[i])])
+            if other is None or not other.reason.startswith(NOTHING_RUNS):
+                left.append(i)
+                continue
+            found[i] = other
+            tell(i, other)
+        for reply in _replies(jobs, left, settings, limits):
+            found[reply.number] = _verdict(jobs[reply.number], reply, settings)
+            tell(reply.number, found[reply.number])
+            settings.progress(len(found), len(jobs))
     return [found[i] for i in range(len(jobs))]
+
+
+def _name_function(job: Job) -> object:
+    """Return what tells whether the original runs: most of a verdict, where it does not."""
+    return job.path, job.original, job.qualname, job.floating, job.assumed
 
 
 def _replies(

@@ -407,13 +407,6 @@ def shorten(rows, most: float = 1.0):
     rows.mul_((most / (rows.norm() + 1e-6)).clamp(max=1.0))
 """
 
-SCORES = """
-import torch
-
-def scores(keys, query):
-    return torch.einsum("nbh,bh->nb", keys, query)
-"""
-
 WRONG = {
     "a dictionary that an object keeps": (
         SHADOW, "mul_(self.decay).add_(p, alpha=1 - self.decay)", "lerp_(p, self.decay)"
@@ -435,10 +428,6 @@ WRONG = {
         "x.pow(2).mean(-1) - x.mean(-1).pow(2)",
     ),
     "exponentials that overflow": (SOFTMAX, "x.softmax(-1)", "x.exp() / x.exp().sum(-1, True)"),
-    "one query for all keys": (
-        SCORES, 'torch.einsum("nbh,bh->nb", keys, query)',
-        "(keys * query.expand_as(keys[0])).sum(-1).reshape(len(keys), len(query))",
-    ),
     "NaN without Inf": (OVERFLOWN, "not bool(torch.isfinite(g).all())", "bool(g.isinf().any())"),
     "small numbers below another limit": (SHORTENED, "clamp(max=1.0)", "clamp(max=max(1.0, most))"),
     "longer lists": (MEAN, "len(tensors)", "min(len(tensors), 4)"),

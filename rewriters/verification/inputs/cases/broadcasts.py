@@ -55,4 +55,4 @@ def list_single(
             for name in dict.fromkeys(place.name for place in places):
                 made = set_sizes(one.specs, [p for p in places if p.name == name], 1)
                 if accepts(made):
-                    yield CallCase(with_specs(one, **made))
+                    yield CallCase(with_specs(one, **made), spread=True)

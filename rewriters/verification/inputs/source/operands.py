@@ -471,3 +471,14 @@ def _name_first(node: ast.expr, *, cut: bool = False) -> str:
             case _:
                 return ""
     return node.id
+
+
+def list_added_up(function: ast.AST, names: Collection[str]) -> Iterator[str]:
+    """Yield the lists of numbers of which Python adds up one: ``torch.tensor(sum(counts))``."""
+    for node in walk(function):
+        match node:
+            case ast.Call(
+                ast.Attribute(_, "as_tensor" | "new_tensor" | "tensor"),
+                [ast.Call(ast.Name("sum"), [ast.Name(name)], []), *_],
+            ) if name in names:
+                yield name

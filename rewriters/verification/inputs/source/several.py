@@ -71,6 +71,12 @@ def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     return [*listed, *nested]
 
 
+def guess_added_up(parameter: Parameter, use: Use) -> list[Spec]:
+    """Return lists of the numbers that Python adds up, whatever else may stand in a list."""
+    bare = re.fullmatch(r"(typing\.)?(List|Sequence|list)|", parameter.annotation)
+    return [_list_of(n) for n in ((2, 0, 1), (3, 5), (0, 0)) if bare and use.added_up]
+
+
 def _nest(annotation: str) -> list[object]:
     """Return lists in lists, and dictionaries of them, for ``rows: list[list[int]]``.
 

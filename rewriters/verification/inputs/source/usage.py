@@ -135,6 +135,8 @@ class Use:
     """What is read of what it returns."""
     derived: bool = False
     """Whether gradients are computed of it."""
+    added_up: bool = False
+    """Whether it is a list of numbers: ``torch.tensor(sum(counts))``."""
 
     @property
     def in_loops(self) -> Use:
@@ -235,6 +237,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         ("counts", operands.list_plain_keys),
         ("corners", operands.find_corners),
         ("derived", operands.find_derived),
+        ("added_up", operands.list_added_up),
     )
     for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
         setattr(found[name], mark, True)

@@ -319,3 +319,24 @@ def test_only_what_comes_in_order_is_drawn_so(said: str, code: str, *, rises: bo
 def test_boxes_of_whole_numbers_are_tried_where_a_text_allows_them() -> None:
     found = verdict(CENTERS, (after(CENTERS, "return"), NARROWED))
     assert found.status is Status.REFUTED, found
+
+
+def test_what_python_adds_up_are_numbers() -> None:
+    old = """
+def mean_loss(x, y, counts: list):
+    n = x.new_tensor(sum(counts))
+    return F.l1_loss(x, y, reduction="sum") / max(n, 1.0)
+"""
+    assert verdict(old, ("max(n, 1.0)", "n.clamp(min=1.0)")).status is Status.EQUIVALENT
+    assert verdict(old, ("max(n, 1.0)", "n")).status is Status.REFUTED
+
+
+def test_one_letter_says_one_size() -> None:
+    old = """
+def scores(keys, query):
+    return torch.einsum("nbh,bh->nb", keys, query)
+"""
+    new = "(keys * query).sum(-1).reshape(len(keys), len(query))"
+    found = verdict(old, ('torch.einsum("nbh,bh->nb", keys, query)', new))
+    assert found.status is Status.EQUIVALENT
+    assert any("query=float[1," in note for note in found.notes), "one query for all keys is told"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from npufix.rewriters.edit.job import Job
 from npufix.rewriters.verification.sandbox.messages import Reply
-from npufix.rewriters.verification.workers import pool
+from npufix.rewriters.verification.verdict import NOTHING_RUNS
+from npufix.rewriters.verification.workers import parent, pool
 from npufix.rewriters.verification.workers.pool import Limits, answer, keep_children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from npufix.rewriters.edit.job import Job
 
 LIMITS = Limits(60.0, 1 << 30)
 
@@ -102,3 +102,21 @@ def test_a_forked_process_ends_what_it_starts_and_nothing_of_its_parent(
             os._exit([one.closed for one in made] != [False, True])
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
         assert [one.closed for one in made] == [False]
+
+
+def test_a_function_that_does_not_run_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def refuse(*given: object) -> Iterator[Reply]:
+        for number in cast("Sequence[int]", given[-1]):
+            asked.append(number)
+            why = "it took too long" if number == 3 else f"{NOTHING_RUNS}; most often: TypeError"
+            yield Reply(number, lost=why)
+
+    monkeypatch.setattr(parent, "answer", refuse)
+    names = ("f", "f", "g", "h", "h")
+    jobs = [Job("/m.py", "/", "old", f"new {n}", f, (n,), (n,)) for n, f in enumerate(names)]
+    found = parent.verify(jobs)
+    assert asked == [0, 2, 3, 4]
+    assert [f.reason for f in found[:2]] == [f"{NOTHING_RUNS}; most often: TypeError"] * 2
+    assert found[3].reason == "it took too long"
