@@ -198,7 +198,6 @@ MAYBE_MANY_ROWS = Condition(
     MANY_ROWS.text,
     lambda site: _is_in_layers(site) or None,
     time_alone=True,
-    meaning="maybe-many-rows",
 )
 
 _UNIT = (LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)
