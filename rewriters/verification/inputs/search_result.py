@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NO_OBJECT = "no object of the class can be made"
 MOST_EXPIRED = 2
 _MOST_WANTING = 200
+_MOST_ALIKE = 1000
 _MOST_WIDTHS = 4
 _WIDTHS = (
     r"shapes cannot be multiplied \(\d+x(?P<given>\d+) and (?P<taken>\d+)x",
@@ -59,6 +60,8 @@ class SearchResult:
 
     wanting: int = 0
     """Calls in succession that all miss a part of what they are called on."""
+    alike: Counter[str] = field(default_factory=Counter)
+    """How many calls in succession ask tensors for the same that no tensor has: ``gt.bboxes``."""
 
     def note(self, error: str, owner: str) -> None:
         """Count what a call has raised."""
@@ -66,14 +69,16 @@ class SearchResult:
         lacking = re.match(r"AttributeError: '(\w+)' object has no attribute", error)
         misses = lacking is not None and lacking[1] in {owner, StandInLayer.__name__}
         self.wanting = self.wanting + 1 if misses else 0
+        of_tensors = lacking is not None and lacking[1] == "Tensor"
+        self.alike = Counter({error: self.alike[error] + 1} if of_tensors else {})
 
     def ends(self, until: float) -> bool:
         """Say whether a search is to end.
 
         By its processor time, as calls do not return, or as no argument helps.
         """
-        if self.wanting >= _MOST_WANTING:
-            self.wanting = 0
+        if self.wanting >= _MOST_WANTING or self.alike.total() >= _MOST_ALIKE:
+            self.wanting, self.alike = 0, Counter()
             return True
         now = time.process_time() > until
         self.time_is_up |= now

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.cases.axes import Accepts, Axis, Place
     from npufix.rewriters.verification.inputs.target import Assignment
 
-_PRODUCT = re.compile(r"\beinsum\(|\w\)? @ |\b(?:mat)?mul\(|\bbmm\(")
+_PRODUCT = re.compile(r"\beinsum\(|\w\)? @ |\bmatmul\(|\bbmm\(")
 _MATRIX = 2
 """The last dimensions of an operand, which are those of the product itself."""
 
