@@ -161,7 +161,7 @@ def _verify(
                 continue
             found[i] = other
             tell(i, other)
-        for reply in _replies(jobs, left, settings, limits):
+        for reply in _replies(jobs, left, settings, limits) if left else ():
             found[reply.number] = _verdict(jobs[reply.number], reply, settings)
             tell(reply.number, found[reply.number])
             settings.progress(len(found), len(jobs))
