@@ -302,10 +302,10 @@ def _source(node: Node) -> Node:
     return node
 
 
-def names_device(move: Node) -> bool:
-    """Tell whether a move goes to a device: not so ``x.to(torch.long)`` and ``x.to("cpu")``."""
+def is_move_to_device(move: Node) -> bool:
+    """Tell whether a value is moved to a device: not so ``x.to(torch.long)``, ``x.to("cpu")``."""
     given = move.args[1:]
-    if any(arg.value == "cpu" for arg in given):
+    if move.op not in operators.TO_DEVICE or any(arg.value == "cpu" for arg in given):
         return False
     return move.op != "to" or any(arg.op not in {Op.DTYPE, Op.DTYPE_OF, Op.CONST} for arg in given)
 

@@ -13,7 +13,7 @@ from npufix.rewriters.facts.host_tensors import (
     is_given_by_host,
     is_kept_on_host,
     is_made_on_host,
-    names_device,
+    is_move_to_device,
 )
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
@@ -267,7 +267,7 @@ def _is_moved_later(here: Surroundings, node: Node) -> bool:
     for part in parts:  # grows
         users = [user for user in here.users(part) if user.args[0] is part]
         parts += [user for user in users if user.op == Op.GETITEM]
-        if any(user.op in operators.TO_DEVICE and names_device(user) for user in users):
+        if any(map(is_move_to_device, users)):
             return True
     return False
 

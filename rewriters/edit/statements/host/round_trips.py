@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, ON_HOST, is_tensor
 from npufix.rewriters.edit.statements.proposal import Proposal, put
-from npufix.rewriters.facts.host_tensors import is_made_on_host, names_device
+from npufix.rewriters.facts.host_tensors import is_made_on_host, is_move_to_device
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -60,7 +60,7 @@ def _ends_on_device(here: Surroundings, value: Node) -> bool:
         if not users and node.op not in {Op.CALL, Op.ITEM, Op.PHI}:
             return False  # perhaps the host looks at it where nothing is followed
         for user in users:
-            moves = user.op in operators.TO_DEVICE and node is user.args[0] and names_device(user)
+            moves = is_move_to_device(user) and node is user.args[0]
             if moves or (user.op == "item" and _meets_device(here, user, value.args[0])):
                 moved = True
             elif not _passes_on(user):

@@ -119,8 +119,6 @@ def find_device_waits(  # noqa: C901 - one case a wait
     """Yield ``torch.npu.synchronize()`` where nothing is timed, or a read waits before that."""
     function = here.flow.function
     own = function.body[ast.get_docstring(function, clean=False) is not None :]
-    names = (last_name(n.func) for n in here.nodes if isinstance(n, ast.Call))
-    frees = any(_FREES.match(name) for name in names if name)
     alone = len(own) == 1 and not isinstance(own[0], LOOPS)
     if alone or _HOOK.search(here.flow.qualname):
         return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
@@ -140,7 +138,8 @@ def find_device_waits(  # noqa: C901 - one case a wait
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
                 if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
                     continue
-                if frees or _is_told_next(here, node) or _REASONED.search(here.comments_of(node)):
+                told = _is_told_next(here, node) or _REASONED.search(here.comments_of(node))
+                if told or _frees_memory(here):
                     continue
                 if backend in _BACKENDS:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
@@ -152,6 +151,12 @@ def find_device_waits(  # noqa: C901 - one case a wait
                         yield Proposal(
                             node, form="in_order", changes=(Change(gone, ""),), shown=text
                         )
+
+
+def _frees_memory(here: Surroundings) -> bool:
+    """Tell whether a function gives memory back: it waits for the kernels that read that."""
+    names = (last_name(n.func) for n in here.nodes if isinstance(n, ast.Call))
+    return any(_FREES.match(name) for name in names if name)
 
 
 def _is_told_next(here: Surroundings, code: ast.Call) -> bool:
