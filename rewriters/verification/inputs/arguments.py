@@ -355,8 +355,7 @@ def _guess_held(
     if parameter.name == "closure":  # of an optimiser, for a loss
         left_out = [Value(parameter.default, given=False)] * parameter.has_default
         return [*left_out, training_loops.offer_closure()]
-    others = re.search(training_loops.DICTIONARIES, parameter.annotation)
-    if others or offers.offer_detections(parameter, declared.use):
+    if re.search(training_loops.DICTIONARIES, parameter.annotation):
         return []
     keys = tuple(declared.use.keys)
     named = re.search(r"(?i)\b(dict|mapping)\[ *str, *(torch\.)?Tensor", parameter.annotation)
@@ -424,11 +423,12 @@ def guess_argument(
     ``shapes`` are those that the code declares, in numbers.
     """
     parameter = _annotated(parameter, declared)
-    held = _guess_held(parameter, base, widths, declared)
+    detected = offers.offer_detections(parameter, declared.use)
+    held = [] if detected else _guess_held(parameter, base, widths, declared)
     looped = training_loops.offer_for_loops(parameter, declared.use)
     looped = looped or several.guess_added_up(parameter, declared.use)
     if held or looped:
-        return [*offers.offer_detections(parameter, declared.use), *held, *looped]
+        return [*detected, *held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     numberless &= parameter.annotation != "str"  # of which a part is taken
