@@ -85,6 +85,7 @@ _TELLS_KINDS = r"\bis_(floating_point|complex)\("
 _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
 """What does something else with whole numbers, where it is written."""
 _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
+_REFUSED = r"\bthe patched code raises\b"
 _EQUATION = r"\beinsum\("
 """What says by its letters which sizes are the same."""
 _EITHER = r"targets?$|^y$|^gt"
@@ -368,7 +369,7 @@ class _Differences:
             or (
                 case is not None
                 and case.case.spread
-                and ("the patched code raises" in text or re.search(_EQUATION, code))
+                and (re.search(_REFUSED, text) or re.search(_EQUATION, code))
             )
             or (WRITES_INTO_LEAF in text and _is_empty(case))  # in a loop over no rows, nobody does
         )
