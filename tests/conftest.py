@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadGroupScheduling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from xdist.remote import Producer
 
 # Read by torch when it is imported; tensors of tests are too small to share out anyway.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,6 +51,21 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(_NEW_OBJECTS_BETWEEN_COLLECTIONS)
     gc.collect()
     gc.freeze()
+
+
+class _Forgetting(LoadGroupScheduling):
+    """Forgets what is done: xdist counts through all of it again after every test."""
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        for done in [scope for scope, unit in workload.items() if all(unit.values())]:
+            del workload[done]
+        return super()._pending_of(workload)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Forgetting | None:
+    """Hand out tests by their groups, as ``--dist loadgroup`` does."""
+    return _Forgetting(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session", autouse=True)

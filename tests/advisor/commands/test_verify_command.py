@@ -52,14 +52,14 @@ def diff(before: str, after: str, name: str = "model.py") -> bytes:
 
 
 @pytest.fixture(scope="module")
-def refuted(npufix: Npufix, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, list[Path]]:
+def refuted(inside: Npufix, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, list[Path]]:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "model.py").write_text(MODEL, encoding="utf-8")
     (folder / "change.diff").write_bytes(diff(MODEL, wrong_model()))
-    options = ("--patch", "change.diff", "--counterexample", "wrong.py", "--json")
-    done = npufix("verify", *options, cwd=folder)
+    change = ("--patch", folder / "change.diff", "--source", folder)
+    done = inside("verify", *change, "--counterexample", folder / "wrong.py", "--json")
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("Wrote wrong") == len(WRONG)
+    assert done.stderr.count(f"Wrote {folder / 'wrong'}") == len(WRONG)
     found = {f["function"]: f["verdict"] for f in json.loads(done.stdout)["functions"]}
     return found, sorted(folder.glob("wrong*.py"))
 
