@@ -114,14 +114,15 @@ def doubt_text(finding: Finding) -> str:
         return f"cannot tell what the step would be: {finding.unpredicted}"
     if predicted is None or predicted.verdict == "gain":
         return ""
-    if predicted.verdict == "none" and finding.saving is not None:
-        return ""  # behind the changes before it, it gains
     if predicted.verdict == "none":
         off = predicted.critical is not None and not predicted.critical.total_ns
-        return _OFF if off else _NOTHING
+        gains = finding.saving is not None  # behind the changes before it
+        return "" if gains else _OFF if off else _NOTHING
     loss = milliseconds(-predicted.saved_low_ns)
     if predicted.verdict == "loss":
         least = milliseconds(-predicted.saved_high_ns)
         return f"makes this run slower, by {least} to {loss} per step"
     gain = milliseconds(predicted.saved_high_ns)
-    return f"cannot tell whether it pays: from {loss} slower to {gain} faster per step"
+    if predicted.saved_low_ns < 0:
+        return f"cannot tell whether it pays: from {loss} slower to {gain} faster per step"
+    return f"cannot tell whether it pays: at most {gain} faster per step"

@@ -36,7 +36,13 @@ from npufix.rules.shared.recording.observing import (
     measure_within_ns,
     per_step,
 )
-from npufix.rules.shared.recording.pauses import find_pauses, sooner_in_pauses, sooner_without
+from npufix.rules.shared.recording.pauses import (
+    ALLOCATES,
+    SYNCHRONISES,
+    find_pauses,
+    sooner_in_pauses,
+    sooner_without,
+)
 from npufix.rules.shared.recording.run_settings import advice, find_recorded
 
 if TYPE_CHECKING:
@@ -47,11 +53,6 @@ if TYPE_CHECKING:
 MEM_10_MS = 10_000_000
 """Nanoseconds in all steps together."""
 # Not aclrtMallocHost and aclrtFreeHost: that is memory of the host.
-_MEMORY = (
-    r"aclMallocMemInner|aclrtMalloc(Align32|Cached|Physical|WithCfg)?|aclrtFree(Physical)?"
-    r"|aclrt(ReserveMemAddress|ReleaseMemAddress|MapMem|UnmapMem)|Dev(Malloc|Free)\w*"
-)
-_SYNCHRONISES = r"aclrtSynchronizeDevice\w*"
 _MOST = 0.8
 """Share of a pause from which such calls are all of it."""
 _GIB = 1 << 30
@@ -65,7 +66,7 @@ _EMPTY_CACHE = "remove torch.npu.empty_cache() from the loop"
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where the driver is asked for memory for long."""
-    calls = host_calls(recording, _MEMORY)
+    calls = host_calls(recording, ALLOCATES)
     if calls.per_step_ns * count_recorded_steps(recording) <= MEM_10_MS:
         return
     sooner = _in_their_pauses(recording) or sooner_in_pauses(calls.per_step_ns, recording)
@@ -95,7 +96,7 @@ def _in_their_pauses(recording: Recording) -> dict[int, int]:
     """
     pauses = find_pauses(recording)
     calls = recording.signals.long_calls
-    own, waits = find_named(calls, _MEMORY), find_named(calls, f"{_MEMORY}|{_SYNCHRONISES}")
+    own, waits = find_named(calls, ALLOCATES), find_named(calls, f"{ALLOCATES}|{SYNCHRONISES}")
     idle, rows = pauses.idle, pauses.rows
     asked, covered = (
         measure_within_ns(each, idle.start_ns, idle.end_ns)[rows] for each in (own, waits)

@@ -46,7 +46,9 @@ from npufix.rules.shared.recording.observing import (
     share,
 )
 from npufix.rules.shared.recording.pauses import (
+    OF_SYNCHRONISATIONS,
     SHORTEST_PAUSE_NS,
+    SYNCHRONISES,
     Pauses,
     copies_to_device,
     ends_step,
@@ -78,12 +80,7 @@ _ADVICE = (
     "look at what the host does there; preparation of data into the workers of the loader; "
     "logging, metrics and checkpoints every N steps or in a thread of their own"
 )
-_OF_SYNCHRONISATIONS = (
-    "torch.npu.synchronize() out of the step: with an empty queue the device waits for whatever the "
-    "host does next; time with events (torch.npu.Event(enable_timing=True))"
-)
 _ALLOCATES = r"aten::(empty|empty_strided|resize_|zeros|new_.*)"
-_SYNCHRONISES = r"aclrtSynchronizeDevice\w*"
 _LOADS_CODE = (
     r"launch|(aclrt|rt|cuda|cu|hip)?\w*(Launch(Cooperative)?Kernel|ModuleLoad|LibraryLoad|BinaryLoad"
     r"|BinaryRegister)\w*"
@@ -201,11 +198,11 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
     if re.fullmatch(_ALLOCATES, name):
         said = f"{name}, which asks the driver for memory,"
     advice = next((text for names, text in _BY_NAME if re.fullmatch(names, name)), "")
-    synchronised = host_calls(recording, _SYNCHRONISES).per_step
+    synchronised = host_calls(recording, SYNCHRONISES).per_step
     drained = ""
     if synchronised >= max(_AGAIN, len(gaps) / 2 / max(1, recording.step_count)):
         drained = f", behind some of {number(synchronised)} synchronisations of the device"
-        advice = advice or _OF_SYNCHRONISATIONS
+        advice = advice or OF_SYNCHRONISATIONS
     if _loads_code(gaps, pauses, recording):
         drained, advice = ", in the first launch of a kernel, which loads its code", _OF_CODE
     elif is_operator and not advice:

@@ -25,6 +25,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation, Place
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import COOLING, PYTHON, clock_of
+from npufix.rules.shared.recording.pauses import OF_COLLECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +75,16 @@ def check(recording: Recording) -> Iterator[Observation]:
             f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
             f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in {call})"
         )
+    collected = 0 if clocks else _collected_ns(recording)
+    if collected > _MOSTLY * extra:
+        blamed = None
+        held = min(collected, extra) / len(outliers)
+        what = (
+            f"the average of all {steps} steps is {milliseconds(cost)} longer "
+            f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
+            f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in Python's garbage "
+            f"collector)"
+        )
     if clocks:
         what = (
             f"the average of all {steps} steps is {milliseconds(cost)} longer "
@@ -83,7 +94,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         )
     yield Observation(
         what=what,
-        advice=COOLING if clocks else "",
+        advice=COOLING if clocks else OF_COLLECTIONS if collected > _MOSTLY * extra else "",
         evidence=tuple(
             (f"step {n}", milliseconds(ns)) for n, ns in sorted(outliers.items())[:_MOST_NAMED]
         ),
@@ -94,6 +105,19 @@ def check(recording: Recording) -> Iterator[Observation]:
         places=() if blamed is None else _place(blamed, extra, steps),
         is_idle=True,
     )
+
+
+def _collected_ns(recording: Recording) -> int:
+    """Return how long the garbage collector ran in the longer steps."""
+    runs, marks = recording.signals.gc, _marks(recording)
+    if runs.empty or marks.empty:
+        return 0
+    begin = marks["start_ns"].to_numpy()
+    order = np.argsort(begin)
+    end = (begin + marks["duration_ns"].to_numpy())[order]
+    start = runs["start_ns"].to_numpy()
+    at = np.searchsorted(begin[order], start, side="right") - 1
+    return int(runs["duration_ns"].to_numpy()[(at >= 0) & (start < end[at])].sum())
 
 
 def _slower_clock(recording: Recording, longer: float) -> tuple[float, float] | None:

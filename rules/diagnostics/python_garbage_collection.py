@@ -33,6 +33,7 @@ from npufix.rules.shared.recording.observing import (
     share,
 )
 from npufix.rules.shared.recording.pauses import (
+    OF_COLLECTIONS,
     sooner_without_calls,
 )
 
@@ -83,9 +84,6 @@ RULE = Diagnostic(
     id="NPU409",
     name="python-garbage-collection",
     summary="Python's garbage collector stops the host while the device is idle",
-    advice=(
-        "gc.freeze() after building the model, gc.disable() before the loop, gc.collect() every N "
-        "steps on all ranks at once"
-    ),
+    advice=OF_COLLECTIONS,
     check=check,
 )

@@ -36,6 +36,7 @@ from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     find_named,
     free_ns,
+    host_calls,
     idle_time,
     is_named,
     per_step,
@@ -43,12 +44,16 @@ from npufix.rules.shared.recording.observing import (
     share,
 )
 from npufix.rules.shared.recording.pauses import (
+    ALLOCATES,
+    OF_SYNCHRONISATIONS,
     SHORTEST_PAUSE_NS,
     SPELLINGS,
+    SYNCHRONISES,
     beyond_typical,
     blocking_calls,
     host_waits,
 )
+from npufix.rules.shared.recording.run_settings import advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +65,12 @@ if TYPE_CHECKING:
 
 _WAITING_TYPES = r"NonZero(V\d)?|MaskedSelect(V\d)?|Unique\w*"
 _PLACE = ["path", "line"]
+_AGAIN = 2
+"""Times per step that a program synchronises the device: once may be for the step as a whole."""
+_ADVICE = (
+    "keep values on the device and read them every N steps (running += loss.detach()); "
+    "torch.where or a product instead of boolean indices and nonzero"
+)
 LEAST_SHARE = 0.01
 """Share of the step from which it is told, as for fusible windows (FUSIBLE)."""
 
@@ -94,7 +105,27 @@ def check(recording: Recording) -> Iterator[Observation]:
     if len(recording.host_ops):
         for name, lost in _lost_leads(recording, idle, told, explained):
             found[name] = _join(found[name], lost, recording) if name in found else lost
+    count = host_calls(recording, SYNCHRONISES).per_step
+    if count >= _AGAIN and not host_calls(recording, ALLOCATES).count:
+        found = {name: _beside_synchronisations(seen, count) for name, seen in found.items()}
     yield from sorted(found.values(), key=lambda seen: -seen.cost_ns)
+
+
+def _beside_synchronisations(seen: Observation, count: float) -> Observation:
+    """Return a finding without what a replay would say: without a read the host still waits.
+
+    ``torch.npu.synchronize()`` behind ``.item()`` has nothing to wait for, until that has gone.
+    """
+    return replace(
+        seen,
+        evidence=(
+            *seen.evidence,
+            ("device synchronised", f"{format_count(count, 'time')} per step"),
+        ),
+        host_ops=frozenset(),
+        saving_ns=None,
+        advice=advice(OF_SYNCHRONISATIONS, _ADVICE),
+    )
 
 
 def _join(seen: Observation, lost: Observation, recording: Recording) -> Observation:
@@ -250,13 +281,7 @@ RULE = Diagnostic(
     id="NPU406",
     name="synchronising-operator",
     summary="the host waits for a value of the device, which then runs dry",
-    advice=(
-        "keep values on the device and read them every N steps (running += loss.detach()); "
-        "torch.where or a product instead of boolean indices and nonzero"
-    ),
+    advice=_ADVICE,
     check=check,
-    gpu_advice=(
-        "keep values on the device and read them every N steps (running += loss.detach()); "
-        "torch.where or a product instead of boolean indices and nonzero"
-    ),
+    gpu_advice=_ADVICE,
 )

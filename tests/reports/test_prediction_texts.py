@@ -47,6 +47,7 @@ def test_what_is_not_understood_predicts_nothing() -> None:
         ("gain", 1, 2, ""),
         ("none", 0, 0, "the step stays as long: something else limits it"),
         ("loss", -2, -1, "makes this run slower, by 1 ms to 2 ms per step"),
+        ("unclear", 0, 1, "cannot tell whether it pays: at most 1 ms faster per step"),
         ("unclear", -2, 1, "cannot tell whether it pays: from 2 ms slower to 1 ms faster per step"),
     ],
 )

@@ -35,6 +35,21 @@ if TYPE_CHECKING:
 
 SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
 """Calls with which the host waits for a stream."""
+SYNCHRONISES = r"(aclrtSynchronizeDevice|(cuda|hip)DeviceSynchronize)\w*"
+"""Calls with which it waits for all of the device."""
+ALLOCATES = (
+    r"aclMallocMemInner|aclrtMalloc(Align32|Cached|Physical|WithCfg)?|aclrtFree(Physical)?"
+    r"|aclrt(ReserveMemAddress|ReleaseMemAddress|MapMem|UnmapMem)|Dev(Malloc|Free)\w*"
+)
+"""Calls that ask the driver for memory, or give it back, behind a wait for the device."""
+OF_SYNCHRONISATIONS = (
+    "torch.npu.synchronize() out of the step: with an empty queue the device waits for whatever "
+    "the host does next; time with events (torch.npu.Event(enable_timing=True))"
+)
+OF_COLLECTIONS = (
+    "gc.freeze() after building the model, gc.disable() before the loop, gc.collect() every N "
+    "steps on all ranks at once"
+)
 COMPILES = r"aclopCompileAndExecute\w*"
 """Calls in which the host, or the thread that launches for it, compiles an operator."""
 SPELLINGS = {
