@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import is_scalar, names_bound_in, walk
+from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, names_bound_in, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 _ROOM = 74
 """Characters for the arguments of ``self.register_buffer(...)`` on one line."""
-_SHOWS = operators.VIEWS | {Op.GETITEM, Op.PHI, "to", "float", "expand"}
+_SHOWS = operators.VIEWS | {Op.CAST, Op.GETITEM, Op.PHI, "to", "float", "expand"}
 """What may give the tensor itself, or a part of it."""
+_MAKES = frozenset({"torch.tensor", "torch.as_tensor"})
+_MOVES = operators.TO_DEVICE | {"float", "half", "int", "long", "bool", "to", "type"}
 _ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -44,36 +46,58 @@ def keep_numbers(here: Surroundings, code: ast.Call) -> Proposal | None:
 
     Nobody may write into it, or get hold of it: it is only computed with.
     """
-    start, value = _init(here), here.value(code)
-    given = {k.arg: here.text(k.value) for k in code.keywords if k.arg != "device"}
-    devices = [here.text(k.value) for k in code.keywords if k.arg == "device"]
-    made = here.flow.names.dotted(code.func)
-    if start is None or value is None or made not in {"torch.tensor", "torch.as_tensor"}:
+    made = _first_made(code)
+    if (start := _init(here)) is None or (value := here.value(code)) is None or made is None:
         return None
-    if len(code.args) != 1 or given.keys() - {"dtype"}:
+    like = made.func.value if last_name(made.func) == "new_tensor" else None
+    like = like if isinstance(like, ast.Name) else None
+    if like is None and here.flow.names.dotted(made.func) not in _MAKES:
         return None
-    if not (_is_written_out(code.args[0]) or _is_list_of_settings(here, start, code.args[0])):
+    given = {k.arg: here.text(k.value) for k in made.keywords if k.arg != "device"}
+    devices = [here.text(k.value) for k in made.keywords if k.arg == "device"]
+    if len(made.args) != 1 or given.keys() - ({"dtype"} if like is None else set()):
+        return None
+    numbers = made.args[0]
+    if not (_is_written_out(numbers) or _is_list_of_settings(here, start, numbers)):
         return None
     if not given.get("dtype", "torch.").startswith("torch.") or not _is_computed_with(here, value):
         return None
     assigned = here.parents.get(id(code))
-    name = "constant"
+    while isinstance(assigned, (ast.Attribute, ast.Call)):  # ``constant.to(x.device).float()``
+        assigned = here.parents.get(id(assigned))
+    name = numbers.attr if isinstance(numbers, ast.Attribute) else "constant"
     if isinstance(assigned, ast.Assign) and isinstance(assigned.targets[0], ast.Name):
         name = assigned.targets[0].id
     name = _free_name(here, name)
     dtype = "".join(f", {k}={text}" for k, text in given.items())
-    numbers = re.sub(r"\s+", " ", f"{here.text(code.func)}({here.text(code.args[0])}{dtype})")
+    maker = here.text(made.func) if like is None else "torch.tensor"
+    text = re.sub(r"\s+", " ", f"{maker}({here.text(numbers)}{dtype})")
     at = _end_of(here, start)
-    if at is None:
+    if at is None or (like is not None and here.flow.names.imports.get("torch") != "torch"):
         return None
-    text = _register(name, numbers, here.indent(start.body[0]))
+    cast = "" if like is None else f".to({like.id}.dtype)"
+    asked = [d.removesuffix(".device") for d in devices if d.endswith(".device")]
     return Proposal(
         code,
-        form="in_forward",
-        asked=tuple(("x", d.removesuffix(".device")) for d in devices if d.endswith(".device")),
-        changes=(Change(at, text), Change(here.span(code), f"self.{name}")),
-        shown=f"self.{name}",
+        form="in_forward" if like is None else "as_another",
+        asked=tuple(("x", of) for of in (asked if like is None else [like.id])),
+        changes=(
+            Change(at, _register(name, text, here.indent(start.body[0]))),
+            Change(here.span(made), f"self.{name}{cast}"),
+        ),
+        shown=f"self.{name}{cast}",
     )
+
+
+def _first_made(code: ast.expr) -> ast.Call | None:
+    """Return what makes a tensor that is cast and moved: of ``torch.tensor([1]).float().cuda()``.
+
+    A buffer that lies there and has that dtype is neither copied nor cast again.
+    """
+    match code:
+        case ast.Call(ast.Attribute(ast.Call() as inner, method)):
+            return _first_made(inner) if method in _MOVES else None
+    return code if isinstance(code, ast.Call) else None
 
 
 def keep_table(here: Surroundings, code: ast.expr) -> Proposal | None:
@@ -276,8 +300,18 @@ def _is_list_of_settings(here: Surroundings, start: ast.FunctionDef, code: ast.e
         case _:
             return False
     given = all(isinstance(v, (ast.Name, ast.Attribute, ast.Subscript)) for _, v in values)
+    given &= not any(isinstance(v, ast.Name) and v.id in _list_absent(start) for _, v in values)
+    given &= not any(f"self.{name}" in here.text(test) for test in here.tests_around(code))
     changed = re.compile(rf"self\.{name}(\.\w+\(|\[[^\]]*\] *[-+*/]?=(?!=)| *[-+*/]=)")
     return _is_set(here, start, name) and given and not changed.search("".join(here.lines))
+
+
+def _list_absent(start: ast.FunctionDef) -> set[str]:
+    """Return what ``__init__`` need not be given, and is ``None`` then, of which no tensor is."""
+    args = [*start.args.posonlyargs, *start.args.args]
+    pairs = [*zip(args[::-1], start.args.defaults[::-1], strict=False)]
+    pairs += [(a, d) for a, d in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if d]
+    return {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
 
 
 def _is_computed_with(here: Surroundings, value: Node) -> bool:
