@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, names_bound_in, walk
+from npufix.rewriters.graph.modules.syntax import is_scalar, names_bound_in, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -46,47 +46,60 @@ def keep_numbers(here: Surroundings, code: ast.Call) -> Proposal | None:
 
     Nobody may write into it, or get hold of it: it is only computed with.
     """
-    made = _first_made(code)
-    if (start := _init(here)) is None or (value := here.value(code)) is None or made is None:
-        return None
-    like = made.func.value if last_name(made.func) == "new_tensor" else None
-    like = like if isinstance(like, ast.Name) else None
-    if like is None and here.flow.names.dotted(made.func) not in _MAKES:
-        return None
-    given = {k.arg: here.text(k.value) for k in made.keywords if k.arg != "device"}
-    devices = [here.text(k.value) for k in made.keywords if k.arg == "device"]
-    if len(made.args) != 1 or given.keys() - ({"dtype"} if like is None else set()):
+    made, start = _first_made(code), _init(here)
+    at = None if start is None else _end_of(here, start)
+    if made is None or start is None or at is None or not _is_kept(here, start, code, made):
         return None
     numbers = made.args[0]
-    if not (_is_written_out(numbers) or _is_list_of_settings(here, start, numbers)):
-        return None
-    if not given.get("dtype", "torch.").startswith("torch.") or not _is_computed_with(here, value):
-        return None
-    assigned = here.parents.get(id(code))
-    while isinstance(assigned, (ast.Attribute, ast.Call)):  # ``constant.to(x.device).float()``
-        assigned = here.parents.get(id(assigned))
-    name = numbers.attr if isinstance(numbers, ast.Attribute) else "constant"
-    if isinstance(assigned, ast.Assign) and isinstance(assigned.targets[0], ast.Name):
-        name = assigned.targets[0].id
-    name = _free_name(here, name)
-    dtype = "".join(f", {k}={text}" for k, text in given.items())
-    maker = here.text(made.func) if like is None else "torch.tensor"
-    text = re.sub(r"\s+", " ", f"{maker}({here.text(numbers)}{dtype})")
-    at = _end_of(here, start)
-    if at is None or (like is not None and here.flow.names.imports.get("torch") != "torch"):
-        return None
-    cast = "" if like is None else f".to({like.id}.dtype)"
+    dtype = "".join(f", {k.arg}={here.text(k.value)}" for k in made.keywords if k.arg == "dtype")
+    devices = [here.text(k.value) for k in made.keywords if k.arg == "device"]
     asked = [d.removesuffix(".device") for d in devices if d.endswith(".device")]
+    maker, cast, form = here.text(made.func), "", "in_forward"
+    match made.func:
+        case ast.Attribute(ast.Name(like), "new_tensor"):
+            maker, cast, form, asked = "torch.tensor", f".to({like}.dtype)", "as_another", [like]
+    text = re.sub(r"\s+", " ", f"{maker}({here.text(numbers)}{dtype})")
+    name = _free_name(here, _name_for(here, code, numbers))
     return Proposal(
         code,
-        form="in_forward" if like is None else "as_another",
-        asked=tuple(("x", of) for of in (asked if like is None else [like.id])),
+        form=form,
+        asked=tuple(("x", of) for of in asked),
         changes=(
             Change(at, _register(name, text, here.indent(start.body[0]))),
             Change(here.span(made), f"self.{name}{cast}"),
         ),
         shown=f"self.{name}{cast}",
     )
+
+
+def _is_kept(here: Surroundings, start: ast.FunctionDef, code: ast.Call, made: ast.Call) -> bool:
+    """Tell whether a tensor is made of numbers alone, in a dtype that is known, and is left so."""
+    value = here.value(code)
+    match made:
+        case ast.Call(ast.Attribute(ast.Name(), "new_tensor"), [numbers], words):
+            known = here.flow.names.imports.get("torch") == "torch"
+            known &= all(word.arg == "device" for word in words)
+        case ast.Call(function, [numbers], words):
+            known = here.flow.names.dotted(function) in _MAKES
+            dtypes = [here.text(w.value) for w in words if w.arg == "dtype"]
+            known &= all(w.arg in {"device", "dtype"} for w in words)
+            known &= all(dtype.startswith("torch.") for dtype in dtypes)
+        case _:
+            return False
+    if not known or value is None or not _is_computed_with(here, value):
+        return False
+    return _is_written_out(numbers) or _is_list_of_settings(here, start, numbers)
+
+
+def _name_for(here: Surroundings, code: ast.Call, numbers: ast.expr) -> str:
+    """Return the name that a tensor gets here, or that its numbers have."""
+    above = here.parents.get(id(code))
+    while isinstance(above, (ast.Attribute, ast.Call)):  # ``limits = constant.float()``
+        above = here.parents.get(id(above))
+    match above:
+        case ast.Assign([ast.Name(name), *_]):
+            return name
+    return numbers.attr if isinstance(numbers, ast.Attribute) else "constant"
 
 
 def _first_made(code: ast.expr) -> ast.Call | None:
@@ -310,7 +323,9 @@ def _list_absent(start: ast.FunctionDef) -> set[str]:
     """Return what ``__init__`` need not be given, and is ``None`` then, of which no tensor is."""
     args = [*start.args.posonlyargs, *start.args.args]
     pairs = [*zip(args[::-1], start.args.defaults[::-1], strict=False)]
-    pairs += [(a, d) for a, d in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if d]
+    pairs += [
+        (a, d) for a, d in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if d
+    ]
     return {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
 
 
