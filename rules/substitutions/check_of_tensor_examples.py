@@ -311,6 +311,27 @@ class Attend(nn.Module):
     Rewritten(_CALLS, _CALLS),
     Rewritten(_NOISE, _NOISE),
     Rewritten(_FOCAL, _FOCAL),
+    # a setting chooses another way, and not whether checks are made
+    Rewritten(
+        """
+class Group(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, count: torch.Tensor, mean: bool):
+        if mean:
+            assert x.shape[0] == count.sum()
+            x = x / x.shape[0]
+        return x * 2
+""",
+        """
+class Group(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, count: torch.Tensor, mean: bool):
+        if mean:
+            assert x.device.type == "npu" or x.shape[0] == count.sum()
+            x = x / x.shape[0]
+        return x * 2
+""",
+    ),
     Rewritten(
         """
 class Controller(nn.Module):

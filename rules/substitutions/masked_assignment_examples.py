@@ -5,6 +5,27 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 REWRITTEN = (
+    # what is scattered into a mask leaves it one
+    Rewritten(
+        """
+def drop(x: torch.Tensor, limit: float):
+    values, order = torch.sort(x, descending=True)
+    above = values.cumsum(-1) > limit
+    above[..., 0] = False
+    above = above.scatter(-1, order, above)
+    x[above] = 0
+    return x
+""",
+        """
+def drop(x: torch.Tensor, limit: float):
+    values, order = torch.sort(x, descending=True)
+    above = values.cumsum(-1) > limit
+    above[..., 0] = False
+    above = above.scatter(-1, order, above)
+    x.masked_fill_(above, 0)
+    return x
+""",
+    ),
     Rewritten(
         """
 def f(x: torch.Tensor):

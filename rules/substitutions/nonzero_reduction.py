@@ -38,7 +38,13 @@ from npufix.rules.substitution import (
     either,
 )
 from npufix.rules.substitutions.nonzero_reduction_forms import (
+    FLOATS,
+    ONE_COORDINATE,
+    SOME_PICKED,
+    coordinates,
+    count_of_vector,
     extreme_inputs,
+    flag_inputs,
     greatest_masked,
     greatest_picked,
     least_masked,
@@ -274,18 +280,6 @@ SUM_FITS = Condition(
     lambda site: True if site.dtype("x") in {"float32", "float64", "bfloat16"} else None,
 )
 
-FLOATS = Condition(
-    "floating-point",
-    "the tensor is of floating point: integers have no infinity",
-    lambda site: None if (d := site.dtype("x")) is None else d.startswith(("float", "bfloat")),
-)
-
-SOME_PICKED = Condition(
-    "some-picked",
-    "the mask picks something: of nothing there is no smallest element, which is an error",
-    lambda _site: None,
-)
-
 MASK_EXPANDS = Condition(
     "mask-expands",
     "the mask can be expanded to the shape of the tensor, which has no fewer elements",
@@ -309,6 +303,7 @@ RULE = Substitution(
         Form(elements, any_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
         Form(no_elements, none_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
         Form(counted, count, mask_inputs, (MASK_IS_TENSOR,)),
+        Form(coordinates, count_of_vector, flag_inputs, (MASK_IS_TENSOR, ONE_COORDINATE)),
         Form(picked, masked, picked_inputs, (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK)),
         Form(
             mean_of_picked,
@@ -388,10 +383,11 @@ def f(x: torch.Tensor, mask: torch.BoolTensor):
 def f(x: torch.Tensor, index: torch.Tensor):
     return x[index].sum()
 """,
-        # one sum per column, and one mean
+        # two coordinates of each place; one sum per column, and one mean
         """
 def f(x: torch.Tensor):
-    return x[x > 0].sum(0) + x[x > 0].mean(0)
+    n, k = x.shape
+    return x[x > 0].sum(0) + x[x > 0].mean(0) + (x > 0).nonzero().numel()
 """,
     ),
     rewritten=(

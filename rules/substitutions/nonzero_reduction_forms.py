@@ -1,14 +1,49 @@
-"""The smallest and the largest of what a mask picks: more forms of nonzero_reduction."""
+"""The smallest and the largest of what a mask picks, and counts: more forms of nonzero_reduction."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Draw, either
+from npufix.rules.substitution import Condition, Draw, Site, either
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+def coordinates(mask: Tensor) -> int:
+    """Find the positions and count their coordinates, of which each has one."""
+    return mask.nonzero().numel()
+
+
+def count_of_vector(mask: Tensor) -> int:
+    """Count without finding positions."""
+    return torch.count_nonzero(mask).item()  # type: ignore[return-value]  # int64: an int
+
+
+def flag_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a vector, empty at times."""
+    return {"mask": draw.booleans(draw.integer(0, 5))}
+
+
+def _is_vector(site: Site) -> bool | None:
+    return None if (n := site.ndim("mask")) is None else n == 1
+
+
+ONE_COORDINATE = Condition("vector-mask", "the mask has one dimension", _is_vector)
+
+
+FLOATS = Condition(
+    "floating-point",
+    "the tensor is of floating point: integers have no infinity",
+    lambda site: None if (d := site.dtype("x")) is None else d.startswith(("float", "bfloat")),
+)
+
+SOME_PICKED = Condition(
+    "some-picked",
+    "the mask picks something: of nothing there is no smallest element, which is an error",
+    lambda _site: None,
+)
 
 
 def least_picked(x: Tensor, mask: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ memory: they are copied on the host first, and that waits as well, ``non_blockin
 Safety: a number, or a list of one, is written on the device by ``torch.full`` (conditions ``one-number``,
 ``nonnegative-count``, ``value-fits-dtype``), and a range by ``torch.arange`` (``some-numbers``: of none
 ``torch.tensor`` makes floats). Numbers that are written out and only computed with
-become a buffer where the class has an ``__init__`` (``module-moves-along``); ``persistent=False`` keeps
-the state dict as it is. What the host draws for the device is drawn there: other numbers
+become a buffer where the class has an ``__init__`` (``module-moves-along``), those of ``x.new_tensor`` one of
+float32 (``no-doubles``); ``persistent=False`` keeps the state dict as it is. What the host draws for the device is drawn there: other numbers
 (``other-random-numbers``). The rest is advice. Rows that are copied one by one can be copied together
 and sliced on the device: slices share memory, so nobody may write into them. A copy of the whole
 tensor in place of some columns overwrites the others (``rest-is-free``). A number that is read from a tensor stays
@@ -149,6 +149,21 @@ def in_buffer(x: Tensor, calls: int) -> Tensor:
     return x
 
 
+def as_another(x: Tensor, calls: int) -> Tensor:
+    """Copy the same numbers in every call, in the dtype of what they are computed with."""
+    for _ in range(calls):
+        x = x * x.new_tensor([0.1, 0.2])
+    return x
+
+
+def in_buffer_of_floats(x: Tensor, calls: int) -> Tensor:
+    """Copy them once, and cast them there."""
+    kept = torch.tensor([0.1, 0.2], device=x.device)  # no slip: device=x.device is left out
+    for _ in range(calls):
+        x = x * kept.to(x.dtype)  # no slip: .to(...) is left out (it has that dtype)
+    return x
+
+
 def calls_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor and a number of calls."""
     import torch
@@ -225,6 +240,11 @@ MOVES_ALONG = Condition(
     "the module is on the device of what it gets, is made on no meta device and not cast as a whole",
     lambda _site: None,
 )
+NO_DOUBLES = Condition(
+    "no-doubles",
+    "the tensor is not of dtype float64, which would hold the numbers more exactly",
+    lambda _site: None,
+)
 ONE_NUMBER = Condition(
     "one-number", "what the list holds is a number of Python", lambda _site: None
 )
@@ -253,6 +273,7 @@ RULE = Substitution(
         Form(columns, whole, column_inputs, (REST_IS_FREE,)),
         Form(drawn, drawn_there, drawn_inputs, (IS_DEVICE, OTHER_NUMBERS)),
         Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
+        Form(as_another, in_buffer_of_floats, calls_inputs, (MOVES_ALONG, NO_DOUBLES)),
         Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
         Form(listed, counted, listed_inputs),
         Form(ranged, ranged_there, listed_inputs, (SOME,)),

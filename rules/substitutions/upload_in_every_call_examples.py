@@ -122,6 +122,53 @@ class Scaled(nn.Module):
         return x * factors
 """,
     ),
+    # cast to the dtype of another one, or moved by name
+    Rewritten(
+        """
+class Head(nn.Module):
+    def __init__(self, code_weights):
+        super().__init__()
+        self.code_weights = code_weights
+
+    def loss(self, x: torch.Tensor):
+        return (x * x.new_tensor(self.code_weights)).sum()
+""",
+        """
+class Head(nn.Module):
+    def __init__(self, code_weights):
+        super().__init__()
+        self.code_weights = code_weights
+        self.register_buffer(
+            "code_weights_", torch.tensor(self.code_weights), persistent=False
+        )
+
+    def loss(self, x: torch.Tensor):
+        return (x * self.code_weights_.to(x.dtype)).sum()
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def __init__(self, factors=None):
+        super().__init__()
+        self.factors = factors
+
+    def decode(self, x: torch.Tensor):
+        limits = torch.tensor([0.5, 1.5, 9.0]).to(x.device).float()
+        return torch.minimum(x, limits) * (self.factors or 1)
+""",
+        """
+class Head(nn.Module):
+    def __init__(self, factors=None):
+        super().__init__()
+        self.factors = factors
+        self.register_buffer("limits", torch.tensor([0.5, 1.5, 9.0]), persistent=False)
+
+    def decode(self, x: torch.Tensor):
+        limits = self.limits.to(x.device).float()
+        return torch.minimum(x, limits) * (self.factors or 1)
+""",
+    ),
     Rewritten(_READ, _READ),
     # a list that counts, in a branch that a setting chooses
     Rewritten(

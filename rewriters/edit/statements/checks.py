@@ -237,10 +237,11 @@ def _is_compared(here: Surroundings, test: ast.expr) -> bool:
 def _may_be_tensor(here: Surroundings, test: ast.expr, node: Node) -> bool:
     """Tell whether a value is a tensor; what a module adds up in its steps is no array.
 
-    ``(shapes[:, 0] * shapes[:, 1]).sum()``
+    ``(shapes[:, 0] * shapes[:, 1]).sum()``; so is ``labels.max()`` of what it is given.
     """
     known = here.facts(here.evaluations[id(test)], x=node).is_tensor("x")
-    in_module = here.flow.cls is not None and node.op in {"mean", "sum"}
+    of_given = node.op in {"max", "min"} and node.args[0].op == Op.PARAM and len(node.args) == 1
+    in_module = here.flow.cls is not None and (node.op in {"mean", "sum"} or of_given)
     return known is True or (known is None and in_module)
 
 
@@ -270,10 +271,18 @@ def _is_switched(here: Surroundings, code: ast.Assert | ast.If | ast.IfExp) -> b
             ):
                 value = here.value(flag)
                 setting = value is not None and value.op in {Op.PARAM, Op.ATTR, Op.GLOBAL}
+                setting = setting and (isinstance(code, ast.IfExp) or _only_checks(outer))
                 setting = setting or _FOR_DEBUGGING.search(last_name(flag)) is not None
                 if setting and not here.is_tensor(flag) and last_name(flag) != "training":
                     return True
     return False
+
+
+def _only_checks(code: ast.If) -> bool:
+    """Tell whether a setting decides on checks alone: what computes as well is another mode."""
+    inner = [s.body for s in code.body if isinstance(s, ast.If | ast.For)]
+    checks = (ast.Assert, ast.Raise, ast.If, ast.For)
+    return all(isinstance(s, checks) for s in (*code.body, *(s for b in inner for s in b)))
 
 
 def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> Proposal | None:

@@ -267,7 +267,7 @@ _ANY_WORD = re.compile("|".join(s.words for s in SEARCHES.values() if s.words))
 _OF_ANY_WORD = frozenset(name for name, s in SEARCHES.items() if not s.words)
 OF_CONFIGURATIONS = frozenset(name for name, s in SEARCHES.items() if s.configured)
 """Those that also read a module that imports nothing of torch."""
-OF_WAITS = frozenset({"creations", "host-values", "uploads"})
+OF_WAITS = frozenset({"checks", "creations", "host-values", "uploads"})
 """Those that change no formula, only where its numbers are made or read."""
 
 

@@ -45,7 +45,7 @@ _TESTS = operators.BOOLEAN - operators.SYMBOLS
 # The product of two masks is one.
 _BOOLEAN_IF_OPERANDS_ARE = frozenset({"add", "and", "or", "xor", "invert", "mul"})
 _OF_NUMBERS_TOO = frozenset({"add", "mul"})
-_BOOLEAN_IF_FIRST_IS = frozenset({"any", "all"})
+_BOOLEAN_IF_FIRST_IS = frozenset({"any", "all", "scatter", "index_fill", "masked_fill"})
 _TAKES_DTYPE = (operators.FRESH | operators.FACTORIES) - {"clone"}
 KEEPS_DTYPE = operators.KEEPS | {"tril", "triu", Op.GETITEM, Op.AGAIN, Op.AUGMENTED}
 _KEEPS_TENSOR = (

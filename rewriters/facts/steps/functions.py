@@ -430,9 +430,11 @@ def _takes_tokenizer(function: FunctionNode) -> bool:
     """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it.
 
     A method that gets one computes as well, once a text: ``inference(self, text, tokenizer)``.
+    So does who gets one and leaves it: ``make_masks(tokens, special_tokens, tokenizer)``.
     """
-    given = list_given(function)
-    return "self" not in given and bool(given & OF_TEXT)
+    given = list_given(function) & OF_TEXT
+    reads = {n.id for n in nodes_of(function) if isinstance(n, ast.Name)} if given else set()
+    return "self" not in list_given(function) and bool(given & reads)
 
 
 def list_given(function: FunctionNode) -> set[str]:

@@ -397,6 +397,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     ),
     # who casts the module gives it inputs of that dtype
     "module-moves-along": lambda o: all(t.dtype not in _HALVES for t in _tensors(o, "x")),
+    "no-doubles": lambda o: all(t.dtype != torch.float64 for t in _tensors(o, "x")),
     "no-ignored-labels": lambda o: not any(bool((t < 0).any()) for t in _tensors(o, "target")),
     "no-fully-masked-row": _sees_a_key,
     "no-short-rows": _has_no_short_rows,

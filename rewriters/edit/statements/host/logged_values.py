@@ -308,17 +308,26 @@ def _keep(
 
     It is a copy, ``loss.detach().clone()``: ``loss += other`` may come later.
     """
-    outer = here.holder_of(code)
-    if how == "int" or outer is not kept or not _is_handed_on(here, kept):
+    whole = _weighed(here, code)
+    if how == "int" or here.holder_of(whole) is not kept or not _is_handed_on(here, kept):
         return None
     if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
         return None
     if re.search(r"\b(log_vars|num_samples)\b", here.text(kept)):  # of which mmcv makes arrays
         return None
     tensor = _whole_value(tensor)
-    is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
+    is_new = isinstance(tensor, ast.BinOp) or whole is not code or is_left_as_made(here, tensor)
     copied = "" if is_new else ".clone()"
     return _leave_there(here, code, tensor, copied, set())
+
+
+def _weighed(here: Surroundings, code: ast.expr) -> ast.expr:
+    """Return the product that a value is part of: ``loss.item() * self.weight``."""
+    while isinstance(above := here.parents.get(id(code)), ast.BinOp):
+        if not isinstance(above.op, ast.Mult):
+            break
+        code = above
+    return code
 
 
 def _leave_there(

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 _ROOM = 74
 """Characters for the arguments of ``self.register_buffer(...)`` on one line."""
-_SHOWS = operators.VIEWS | {Op.GETITEM, Op.PHI, "to", "float", "expand"}
+_SHOWS = operators.VIEWS | {Op.CAST, Op.GETITEM, Op.PHI, "to", "float", "expand"}
 """What may give the tensor itself, or a part of it."""
+_MAKES = frozenset({"torch.tensor", "torch.as_tensor"})
+_MOVES = operators.TO_DEVICE | {"float", "half", "int", "long", "bool", "to", "type"}
 _ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -44,36 +46,71 @@ def keep_numbers(here: Surroundings, code: ast.Call) -> Proposal | None:
 
     Nobody may write into it, or get hold of it: it is only computed with.
     """
-    start, value = _init(here), here.value(code)
-    given = {k.arg: here.text(k.value) for k in code.keywords if k.arg != "device"}
-    devices = [here.text(k.value) for k in code.keywords if k.arg == "device"]
-    made = here.flow.names.dotted(code.func)
-    if start is None or value is None or made not in {"torch.tensor", "torch.as_tensor"}:
+    made, start = _first_made(code), _init(here)
+    at = None if start is None else _end_of(here, start)
+    if made is None or start is None or at is None or not _is_kept(here, start, code, made):
         return None
-    if len(code.args) != 1 or given.keys() - {"dtype"}:
-        return None
-    if not (_is_written_out(code.args[0]) or _is_list_of_settings(here, start, code.args[0])):
-        return None
-    if not given.get("dtype", "torch.").startswith("torch.") or not _is_computed_with(here, value):
-        return None
-    assigned = here.parents.get(id(code))
-    name = "constant"
-    if isinstance(assigned, ast.Assign) and isinstance(assigned.targets[0], ast.Name):
-        name = assigned.targets[0].id
-    name = _free_name(here, name)
-    dtype = "".join(f", {k}={text}" for k, text in given.items())
-    numbers = re.sub(r"\s+", " ", f"{here.text(code.func)}({here.text(code.args[0])}{dtype})")
-    at = _end_of(here, start)
-    if at is None:
-        return None
-    text = _register(name, numbers, here.indent(start.body[0]))
+    numbers = made.args[0]
+    dtype = "".join(f", {k.arg}={here.text(k.value)}" for k in made.keywords if k.arg == "dtype")
+    devices = [here.text(k.value) for k in made.keywords if k.arg == "device"]
+    asked = [d.removesuffix(".device") for d in devices if d.endswith(".device")]
+    maker, cast, form = here.text(made.func), "", "in_forward"
+    match made.func:
+        case ast.Attribute(ast.Name(like), "new_tensor"):
+            maker, cast, form, asked = "torch.tensor", f".to({like}.dtype)", "as_another", [like]
+    text = re.sub(r"\s+", " ", f"{maker}({here.text(numbers)}{dtype})")
+    name = _free_name(here, _name_for(here, code, numbers))
     return Proposal(
         code,
-        form="in_forward",
-        asked=tuple(("x", d.removesuffix(".device")) for d in devices if d.endswith(".device")),
-        changes=(Change(at, text), Change(here.span(code), f"self.{name}")),
-        shown=f"self.{name}",
+        form=form,
+        asked=tuple(("x", of) for of in asked),
+        changes=(
+            Change(at, _register(name, text, here.indent(start.body[0]))),
+            Change(here.span(made), f"self.{name}{cast}"),
+        ),
+        shown=f"self.{name}{cast}",
     )
+
+
+def _is_kept(here: Surroundings, start: ast.FunctionDef, code: ast.Call, made: ast.Call) -> bool:
+    """Tell whether a tensor is made of numbers alone, in a dtype that is known, and is left so."""
+    value = here.value(code)
+    match made:
+        case ast.Call(ast.Attribute(ast.Name(), "new_tensor"), [numbers], words):
+            known = here.flow.names.imports.get("torch") == "torch"
+            known &= all(word.arg == "device" for word in words)
+        case ast.Call(function, [numbers], words):
+            known = here.flow.names.dotted(function) in _MAKES
+            dtypes = [here.text(w.value) for w in words if w.arg == "dtype"]
+            known &= all(w.arg in {"device", "dtype"} for w in words)
+            known &= all(dtype.startswith("torch.") for dtype in dtypes)
+        case _:
+            return False
+    if not known or value is None or not _is_computed_with(here, value):
+        return False
+    return _is_written_out(numbers) or _is_list_of_settings(here, start, numbers)
+
+
+def _name_for(here: Surroundings, code: ast.Call, numbers: ast.expr) -> str:
+    """Return the name that a tensor gets here, or that its numbers have."""
+    above = here.parents.get(id(code))
+    while isinstance(above, (ast.Attribute, ast.Call)):  # ``limits = constant.float()``
+        above = here.parents.get(id(above))
+    match above:
+        case ast.Assign([ast.Name(name), *_]):
+            return name
+    return numbers.attr if isinstance(numbers, ast.Attribute) else "constant"
+
+
+def _first_made(code: ast.expr) -> ast.Call | None:
+    """Return what makes a tensor that is cast and moved: of ``torch.tensor([1]).float().cuda()``.
+
+    A buffer that lies there and has that dtype is neither copied nor cast again.
+    """
+    match code:
+        case ast.Call(ast.Attribute(ast.Call() as inner, method)):
+            return _first_made(inner) if method in _MOVES else None
+    return code if isinstance(code, ast.Call) else None
 
 
 def keep_table(here: Surroundings, code: ast.expr) -> Proposal | None:
@@ -276,8 +313,20 @@ def _is_list_of_settings(here: Surroundings, start: ast.FunctionDef, code: ast.e
         case _:
             return False
     given = all(isinstance(v, (ast.Name, ast.Attribute, ast.Subscript)) for _, v in values)
+    given &= not any(isinstance(v, ast.Name) and v.id in _list_absent(start) for _, v in values)
+    given &= not any(f"self.{name}" in here.text(test) for test in here.tests_around(code))
     changed = re.compile(rf"self\.{name}(\.\w+\(|\[[^\]]*\] *[-+*/]?=(?!=)| *[-+*/]=)")
     return _is_set(here, start, name) and given and not changed.search("".join(here.lines))
+
+
+def _list_absent(start: ast.FunctionDef) -> set[str]:
+    """Return what ``__init__`` need not be given, and is ``None`` then, of which no tensor is."""
+    args = [*start.args.posonlyargs, *start.args.args]
+    pairs = [*zip(args[::-1], start.args.defaults[::-1], strict=False)]
+    pairs += [
+        (a, d) for a, d in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if d
+    ]
+    return {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
 
 
 def _is_computed_with(here: Surroundings, value: Node) -> bool:
