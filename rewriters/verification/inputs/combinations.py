@@ -16,11 +16,16 @@ from npufix.rewriters.verification.inputs.arguments import (
     is_tensor,
 )
 from npufix.rewriters.verification.inputs.objects.incomplete.unmade import randomise
+from npufix.rewriters.verification.inputs.objects.kept import is_plain
 from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_sought
 from npufix.rewriters.verification.inputs.objects.offers import offer_chain
 from npufix.rewriters.verification.inputs.recipes import offer_objects
 from npufix.rewriters.verification.inputs.settings import guess_configurations
-from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_scalars,
+)
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.several import find_parallel
 from npufix.rewriters.verification.inputs.source.usage import find_function
@@ -73,6 +78,8 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
             something = p.default is None and forced[p.name] == Value(WIDTH)
+            if something and is_plain(p.annotation):  # ``offset: int | None = None``
+                return guess_scalars(p, widths) or [forced[p.name]]
             guesses = guess_tensors(p, base, widths, own, shapes) if something else []
             return [*guesses, *(() if guesses and own.use.as_tensor else [forced[p.name]])]
         guesses = known[p.name] or guess_argument(p, base, widths, own, shapes)

@@ -299,7 +299,7 @@ class _Telling:
                 return
 
     def _list_lengths(self) -> Iterator[CallCase]:
-        """Yield lists of other lengths, all of them or one, and dictionaries without a key."""
+        """Yield lists of other lengths, all or one, dictionaries without a key or turned round."""
         specs = self.distinct.specs
         function = find_function(parse_once(self.job.original), self.job.qualname)
         lists = list_free(specs, find_parallel(function))
@@ -314,9 +314,11 @@ class _Telling:
                 if self._accepts({**specs, **longer}):
                     yield CallCase(with_specs(self.distinct, **longer))
                     break
-        several = ((n, s) for n, s in specs.items() if isinstance(s, Several))
-        less = (with_specs(self.distinct, **{n: s.without(k)}) for n, s in several for k in s.keys)
-        yield from (CallCase(fewer) for fewer in less if self.trials.accepts(fewer))
+        named = [(n, s) for n, s in specs.items() if isinstance(s, Several) and s.keys]
+        other = [(n, s.without(k)) for n, s in named for k in s.keys]
+        other += [(n, s.backwards()) for n, s in named if len(s.keys) > 1]
+        made = (with_specs(self.distinct, **{n: s}) for n, s in other)
+        yield from (CallCase(one) for one in made if self.trials.accepts(one))
 
     def list_forms(self) -> Iterator[CallCase]:
         """Yield masks and labels of other dtypes that mean the same."""
