@@ -72,7 +72,7 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         width = base[-1] if base and base[-1] in widths else WIDTH
         own = declared.holding(p.name, width)
-        shapes = declared.list_shapes(p.name, width)
+        shapes = _list_shapes(p, width, declared)
         if target.owner is not None and base not in shapes and len(base) in map(len, shapes):
             shapes = [*shapes, base]  # one of the sizes is what the object was made for
         if forced and p.name in forced:
@@ -105,6 +105,13 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
             for chosen in _split(wanted, options, cost - rank):
                 guessed = {p.name: s for p, s in zip(wanted, chosen, strict=True)}
                 yield from tie_lists(guessed, side_by_side, made) if side_by_side else (guessed,)
+
+
+def _list_shapes(parameter: Parameter, width: int, known: Declarations) -> list[tuple[int, ...]]:
+    """Return the shapes that are declared, or that of a default: ``std=torch.tensor([0.2])``."""
+    default = parameter.default
+    own = [tuple(default.shape)] if isinstance(default, torch.Tensor) else []
+    return known.list_shapes(parameter.name, width) or own
 
 
 def _offer_models(parameter: Parameter, function: ast.AST | None, loaded: Loaded) -> list[Spec]:

@@ -90,6 +90,11 @@ def overlap_add(frames: torch.Tensor, hop: int = 4):
         signal[:, i * hop : i * hop + size] += frames[:, i]
     return signal
 """
+NORMAL = """
+def normal(x: torch.Tensor, std=torch.tensor([0.229, 0.224, 0.225])):
+    '''x: (batch, 3, height, width)'''
+    return x / std[:, None, None]
+"""
 FOLD = """    time = (count - 1) * hop + size
     signal = F.fold(frames.mT, (1, time), (1, size), stride=(1, hop)).view(batch, time)
 """
@@ -98,6 +103,7 @@ FOLD = """    time = (count - 1) * hop + size
 @pytest.mark.parametrize(
     ("code", "change"),
     [
+        (NORMAL, ("std[:, None, None]", "std.view(-1, 1, 1)")),
         (SHIFTED, ("torch.arange(length) + offset", "torch.arange(offset, offset + length)")),
         (REDUCED, ('elif reduction == "sum":', 'elif not reduction != "sum":')),
         (FOLDED, (FOLDED[FOLDED.index("    signal") : FOLDED.index("    return")], FOLD)),
