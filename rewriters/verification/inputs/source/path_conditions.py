@@ -54,7 +54,7 @@ _ORDERS: dict[type[ast.cmpop], Callable[[int, list[object]], bool]] = {
 _MOST_SIZES = 3
 _LARGEST_SIZE = 13
 _TIMES = 4
-_OF_KIND = {"int": 2, "float": 0.5, "numbers.Number": 2, "Number": 2}
+_OF_KIND: dict[str, object] = {"int": 2, "float": 0.5, "numbers.Number": 2, "Number": 2}
 """What is of a kind, for ``isinstance(t, (int, float))``."""
 _TINY = 1e-3
 """What is compared with less stands for nothing: ``beta < 1e-5``."""
