@@ -63,7 +63,7 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # same
         self._source = seed_generator("noise", seed)
-        self._coarsest = _INNER_PRECISION
+        self._coarsest = 0.0
         """Of the dtypes that results have had."""
         self._summed: tuple[torch.Tensor, torch.Tensor] | None = None
         """The last result of a sum, and how far off its elements were made."""
@@ -102,7 +102,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         """Return a log-softmax as ``x - x.logsumexp(dim)`` leaves it, which cancels in float32."""
         size = torch.where(value.abs() < _FILL, value.abs().double(), 0.0).nan_to_num(0.0, 0.0, 0.0)
         off = (size.amax(dim, keepdim=True) * self._draw(size.shape)) if size.numel() else size
-        return (result.double() + off * _INNER_PRECISION).to(result.dtype)
+        inner = min(_INNER_PRECISION, torch.finfo(result.dtype).eps)
+        return (result.double() + off * inner).to(result.dtype)
 
     def _reduce(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
@@ -115,7 +116,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001 - no other way to ask
         kinds = (t.dtype for t in tree_leaves(args) if isinstance(t, torch.Tensor))
         coarse = max((torch.finfo(k).eps for k in kinds if k.is_floating_point), default=0.0)
-        eps = max(_INNER_PRECISION, coarse if backward else 0.0)
+        inner = _INNER_PRECISION if coarse == 0.0 else min(_INNER_PRECISION, coarse)  # of float64
+        eps = max(inner, coarse if backward else 0.0)
         found = _in_float64(func, args, keywords, partial(self._shaken, eps))
         plain = _in_float64(func, args, keywords)
         most = max((t.numel() for t in tree_leaves(args) if isinstance(t, torch.Tensor)), default=0)
@@ -148,8 +150,9 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         of a row do not cancel where those of the code as it is written do.
         """
         most = (grad.double() * output.double()).abs().sum(dim, keepdim=True)
+        own = min(_INNER_PRECISION, torch.finfo(grad.dtype).eps)
         least = (self._find_doubt(grad) * output.double()).sum(dim, keepdim=True)
-        most = (most * self._coarsest).maximum(least.nan_to_num(0.0, 0.0, 0.0))
+        most = (most * max(own, self._coarsest)).maximum(least.nan_to_num(0.0, 0.0, 0.0))
         off = output.double() * most * self._draw(most.shape)
         return (result.double() + off.nan_to_num(0.0, 0.0, 0.0)).to(result.dtype)
 

@@ -170,6 +170,10 @@ class Several:
         kept = [(k, i) for k, i in zip(self.keys, self.items, strict=True) if k != key]
         return Several(tuple(item for _, item in kept), "dict", tuple(k for k, _ in kept))
 
+    def backwards(self) -> Several:
+        """Return the dictionary with the same keys put in the other way round."""
+        return replace(self, items=self.items[::-1], keys=self.keys[::-1])
+
     def collect(self, made: Sequence[object]) -> object:
         """Return what ``items`` have become as what it is."""
         if self.kind == "dict":

@@ -16,11 +16,16 @@ from npufix.rewriters.verification.inputs.arguments import (
     is_tensor,
 )
 from npufix.rewriters.verification.inputs.objects.incomplete.unmade import randomise
+from npufix.rewriters.verification.inputs.objects.kept import is_plain
 from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_sought
 from npufix.rewriters.verification.inputs.objects.offers import offer_chain
 from npufix.rewriters.verification.inputs.recipes import offer_objects
 from npufix.rewriters.verification.inputs.settings import guess_configurations
-from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_scalars,
+)
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.several import find_parallel
 from npufix.rewriters.verification.inputs.source.usage import find_function
@@ -67,12 +72,14 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         width = base[-1] if base and base[-1] in widths else WIDTH
         own = declared.holding(p.name, width)
-        shapes = declared.list_shapes(p.name, width)
+        shapes = _list_shapes(p, width, declared)
         if target.owner is not None and base not in shapes and len(base) in map(len, shapes):
             shapes = [*shapes, base]  # one of the sizes is what the object was made for
         if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
             something = p.default is None and forced[p.name] == Value(WIDTH)
+            if something and is_plain(p.annotation):  # ``offset: int | None = None``
+                return guess_scalars(p, widths) or [forced[p.name]]
             guesses = guess_tensors(p, base, widths, own, shapes) if something else []
             return [*guesses, *(() if guesses and own.use.as_tensor else [forced[p.name]])]
         guesses = known[p.name] or guess_argument(p, base, widths, own, shapes)
@@ -98,6 +105,13 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
             for chosen in _split(wanted, options, cost - rank):
                 guessed = {p.name: s for p, s in zip(wanted, chosen, strict=True)}
                 yield from tie_lists(guessed, side_by_side, made) if side_by_side else (guessed,)
+
+
+def _list_shapes(parameter: Parameter, width: int, known: Declarations) -> list[tuple[int, ...]]:
+    """Return the shapes that are declared, or that of a default: ``std=torch.tensor([0.2])``."""
+    default = parameter.default
+    own = [tuple(default.shape)] if isinstance(default, torch.Tensor) else []
+    return known.list_shapes(parameter.name, width) or own
 
 
 def _offer_models(parameter: Parameter, function: ast.AST | None, loaded: Loaded) -> list[Spec]:

@@ -24,6 +24,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     of_views,
     tell_of_object,
 )
+from npufix.rewriters.verification.inputs.cases.modes import ASKS_GRADIENTS
 from npufix.rewriters.verification.inputs.cases.settings import train_filters
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
@@ -487,4 +488,6 @@ class _Search:
             ran |= trace_call(target, CallCase(assignment, "NaN and Inf")) or set()
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
+        if ASKS_GRADIENTS.search(wanted.text) and wanted.unreached(found.reached | ran):
+            ran |= trace_call(target, CallCase(assignment, without_gradients=True)) or set()
         return ran

@@ -18,9 +18,7 @@ from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
     Flavour,
     MadeArgument,
-    Several,
     Spec,
-    Tensor,
     Value,
     list_tensors,
     map_items,
@@ -33,6 +31,7 @@ from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     cast_made,
     cast_object,
+    find_constants,
     is_hooked,
     list_handed_out,
     list_registered,
@@ -59,7 +58,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from npufix.rewriters.verification.inputs.recipes import Recipe
@@ -127,6 +126,8 @@ class CallCase:
     """Two arguments, the second of which is the first itself."""
     left: bool = False
     """Whether weights have the gradients of a step before."""
+    without_gradients: bool = False
+    """Whether the call runs as under ``torch.no_grad()``."""
     spread: bool = False
     """Whether one row of an operand is for all rows of another, which nothing speaks of."""
 
@@ -135,6 +136,7 @@ class CallCase:
         recipe, mode = self.assignment.recipe, "" if self.training else ", eval mode"
         made = f" on an object made with {recipe}" if recipe is not None and str(recipe) else ""
         weights = ", float32 weights" * self.float32_weights + ", under autocast" * self.autocast
+        weights += ", under no_grad" * self.without_gradients
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         flavour += f", drawn anew ({self.seed})" if self.seed else ""
         flavour += ", gradients of an earlier step left" if self.left else ""
@@ -154,19 +156,6 @@ class CallCase:
         """The number of elements of all tensors: what makes a counterexample small."""
         tensors = (t for spec in self.assignment.specs.values() for t in list_tensors(spec))
         return sum(torch.Size(tensor.shape).numel() for tensor in tensors)
-
-
-def _find_constants(specs: Mapping[str, Spec]) -> frozenset[str]:
-    """Return the tensors that take no gradient, by the names that an observation gives them."""
-    found = set()
-    for name, spec in specs.items():
-        keys: Sequence[object] = range(len(spec.items)) if isinstance(spec, Several) else ()
-        keys = spec.keys if isinstance(spec, Several) and spec.keys else keys
-        parts = {f"{name}[{k!r}]": i for k, i in zip(keys, getattr(spec, "items", ()), strict=True)}
-        for full, item in (parts or {name: spec}).items():
-            if isinstance(item, Tensor) and item.is_constant:
-                found.add(full)
-    return frozenset(found)
 
 
 @dataclass(slots=True)
@@ -330,7 +319,7 @@ class Target:
         def every_state() -> dict[str, object]:
             return state() | read_states(arguments, built) | list_handed_out(first, *returned)
 
-        kept = registered, _find_constants(specs), moved, self.around, earlier
+        kept = registered, find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
 
     def _make_ready(

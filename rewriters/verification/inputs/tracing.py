@@ -59,9 +59,10 @@ def trace_call(
                 return observe(prepared, "leaf", case.seed).or_raise()
             if prepared.earlier is not None:
                 prepared.call(prepared.earlier)
-            for _ in range(times - 1):
-                prepared.call(prepared.arguments)
-            return wait_for(prepared.call(prepared.arguments))
+            with torch.set_grad_enabled(not case.without_gradients):
+                for _ in range(times - 1):
+                    prepared.call(prepared.arguments)
+                return wait_for(prepared.call(prepared.arguments))
 
         outcome = try_call(call, scale_timeout(CALL_S))
     failed = device_failure(outcome.error) if target.on_npu else ""

@@ -105,6 +105,7 @@ def observe_original(  # noqa: PLR0913 - a call, and how to run it
     modes: tuple[Gradients, ...] = ("leaf", "copy", "none"),
 ) -> CaseRun | None:
     """Run with gradients if the code allows it, else with copies of leaves, else without."""
+    inference = inference or case.without_gradients
     modes = ("none",) if inference else modes
     modes = modes[:1] if case.steps else modes
     why = ""

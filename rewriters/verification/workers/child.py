@@ -90,7 +90,9 @@ def begin(start: Start) -> None:
     import torch
 
     from npufix.rewriters.verification.calls.named_device import understand
+    from npufix.rewriters.verification.reference import checked_attention
 
+    checked_attention.install()
     if not torch.cuda.is_available():
         understand("cuda", *(["npu"] if start.ground == Backend.REFERENCE.value else []))
 

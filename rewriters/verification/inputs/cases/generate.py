@@ -43,7 +43,6 @@ from npufix.rewriters.verification.inputs.cases.forms import (
     with_flags,
 )
 from npufix.rewriters.verification.inputs.cases.limits import (
-    DRAWS,
     at_limits,
     with_long_lists,
     with_negatives,
@@ -52,6 +51,11 @@ from npufix.rewriters.verification.inputs.cases.limits import (
     with_special_beside,
 )
 from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
+from npufix.rewriters.verification.inputs.cases.modes import (
+    list_of_chance,
+    list_without_gradients,
+    sets_modes,
+)
 from npufix.rewriters.verification.inputs.cases.overlaps import list_overlapping
 from npufix.rewriters.verification.inputs.cases.settings import (
     list_with_odd_sizes,
@@ -85,8 +89,6 @@ _SEARCHES = re.compile(r"bucketize|searchsorted")
 _EXPONENTS = re.compile(r"exp(?!and)|softmax|logits|entropy|sigmoid")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _OTHER_SIZE = 5
-_DROPS = re.compile(r"\btraining\b|dropout")
-_MODES = r"\.training\b|\.(train|eval)\("
 _DERIVES = re.compile(r"\.backward\(|\bzero_grad\b|\.grad\b")
 """What changes the gradients that weights have, or asks for them."""
 _LONG = 17
@@ -110,8 +112,6 @@ _RESIZED = 3
 _FEW_CASES = 4
 _RARE_SEEDS = 6
 """Of calls of many rows: of 512 pairs, one is within a tolerance of 0.1 by one rule alone."""
-_DRAWN_SEEDS = range(2, 66)
-"""Of a coin that is fair and one that is not quite, few draws differ."""
 _FRACTIONS = frozenset({"float", "unit", "box", "complex", "rotation"})
 _SEEDS: dict[Flavour, int] = {"few values": 4, "far below": 2}
 
@@ -151,7 +151,8 @@ def _cases(
     target: Target, assignments: Sequence[Assignment], job: Job, keeps: Keeps
 ) -> Iterator[CallCase]:
     yield from (CallCase(a, seed=seed) for a in assignments for seed in range(2))
-    yield from _of_chance(assignments[0], job)
+    yield from list_of_chance(assignments[0], job)
+    yield from list_without_gradients(assignments, target, job)
     yield from with_orders(assignments)
     yield from with_signs(assignments[:_FEW_ASSIGNMENTS], job)
     yield from with_long_lists(assignments, target)
@@ -178,7 +179,7 @@ def _cases(
         yield from list_dtypes(one.assignment, job)
     for number, assignment in enumerate(assignments):
         recipe = assignment.recipe
-        if recipe is not None or _sets_modes(assignment, job):
+        if recipe is not None or sets_modes(assignment, job):
             yield CallCase(assignment, seed=number, training=False)
         if recipe is not None and recipe.history and assignments[0].recipe != recipe:
             continue  # what else may happen to numbers is seen on the fresh object
@@ -190,21 +191,6 @@ def _cases(
     if low is not None and telling[0].trials.accepts(low):
         yield from _Telling(Trials.of(target, low), low, job, keeps).list_around_numbers()
     yield from _resize(assignments, target)
-
-
-def _of_chance(one: Assignment, job: Job) -> Iterator[CallCase]:
-    """Yield calls of code that draws numbers: in evaluation, and with very many other ones."""
-    # a large model leaves no time for it at the end
-    if any(find_changed(_DROPS, job)) and one.recipe is not None:
-        yield CallCase(one, training=False)
-    if job.by_hand and DRAWS.search(read_source(job.original, job.qualname)):
-        yield from (CallCase(one, seed=n, dtypes=_LARGE[:1]) for n in _DRAWN_SEEDS)
-
-
-def _sets_modes(assignment: Assignment, job: Job) -> bool:
-    """Say whether code trains or evaluates a model that it is given."""
-    given = any(isinstance(s, MadeArgument) for s in assignment.specs.values())
-    return given and re.search(_MODES, job.original) is not None
 
 
 def _with_values(assignment: Assignment, job: Job) -> Iterator[CallCase]:
@@ -313,7 +299,7 @@ class _Telling:
                 return
 
     def _list_lengths(self) -> Iterator[CallCase]:
-        """Yield lists of other lengths, all of them or one, and dictionaries without a key."""
+        """Yield lists of other lengths, all or one, dictionaries without a key or turned round."""
         specs = self.distinct.specs
         function = find_function(parse_once(self.job.original), self.job.qualname)
         lists = list_free(specs, find_parallel(function))
@@ -328,9 +314,11 @@ class _Telling:
                 if self._accepts({**specs, **longer}):
                     yield CallCase(with_specs(self.distinct, **longer))
                     break
-        several = ((n, s) for n, s in specs.items() if isinstance(s, Several))
-        less = (with_specs(self.distinct, **{n: s.without(k)}) for n, s in several for k in s.keys)
-        yield from (CallCase(fewer) for fewer in less if self.trials.accepts(fewer))
+        named = [(n, s) for n, s in specs.items() if isinstance(s, Several) and s.keys]
+        other = [(n, s.without(k)) for n, s in named for k in s.keys]
+        other += [(n, s.backwards()) for n, s in named if len(s.keys) > 1]
+        made = (with_specs(self.distinct, **{n: s}) for n, s in other)
+        yield from (CallCase(one) for one in made if self.trials.accepts(one))
 
     def list_forms(self) -> Iterator[CallCase]:
         """Yield masks and labels of other dtypes that mean the same."""

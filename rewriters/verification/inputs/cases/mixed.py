@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.recorded_call import RecordedCall
 
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
+_DOUBLES = re.compile(r"\b(float64|double)\b|\bdtype *(==|!=|(not )?in\b|is\b)")
+"""How code tells float64 from float32, or halves from both."""
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _HALVES = (torch.bfloat16,)
 
@@ -48,6 +50,9 @@ def list_dtypes(assignment: Assignment, job: Job) -> Iterator[CallCase]:
         made = None if recipe is None else replace(recipe, coarse=recipe.attributes is None)
         exact = replace(assignment, recipe=made)
         yield CallCase(exact, "few values", autocast=True, dtypes=both[:1])
+    named_doubles = _DOUBLES.search(job.original + job.patched)
+    if job.by_hand and named_doubles and any(find_changed(_CASTS, job)):
+        yield CallCase(assignment, dtypes=(torch.float64,))
     if "torch_npu" in job.patched:
         return  # what an operator makes of two dtypes is its own
     named = assignment.specs.items()

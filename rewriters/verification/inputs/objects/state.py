@@ -10,7 +10,7 @@ import torch
 
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import MadeArgument, Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Several, Tensor, Value
 from npufix.rewriters.verification.inputs.objects.weights import (
     list_modules,
     list_weights,
@@ -20,7 +20,7 @@ from npufix.rewriters.verification.inputs.source.attributes import list_attribut
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from npufix.rewriters.verification.calls.values import Spec
 
@@ -95,6 +95,19 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.is_complex():
         return tensor.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def find_constants(specs: Mapping[str, Spec]) -> frozenset[str]:
+    """Return the tensors that take no gradient, by the names that an observation gives them."""
+    found = set()
+    for name, spec in specs.items():
+        keys: Sequence[object] = range(len(spec.items)) if isinstance(spec, Several) else ()
+        keys = spec.keys if isinstance(spec, Several) and spec.keys else keys
+        parts = {f"{name}[{k!r}]": i for k, i in zip(keys, getattr(spec, "items", ()), strict=True)}
+        for full, item in (parts or {name: spec}).items():
+            if isinstance(item, Tensor) and item.is_constant:
+                found.add(full)
+    return frozenset(found)
 
 
 def list_handed_out(objects: Iterable[object], result: object) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import re
 from dataclasses import dataclass, replace
@@ -192,7 +193,9 @@ def list_parameters(signature: inspect.Signature, *, spread: bool = False) -> li
             of = said or ("int" if re.search(_SIZES_OF, p.name) else "Tensor")
             found.append(Parameter(p.name, f"tuple[{of}, ...]", (), spread=True))
         elif p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
-            found.append(Parameter(p.name, said, p.default, p.kind is p.KEYWORD_ONLY))
+            kept = isinstance(p.default, dict | list | set)  # a call may write into it
+            default = copy.copy(p.default) if kept else p.default
+            found.append(Parameter(p.name, said, default, p.kind is p.KEYWORD_ONLY))
     return found
 
 

@@ -54,6 +54,8 @@ _ORDERS: dict[type[ast.cmpop], Callable[[int, list[object]], bool]] = {
 _MOST_SIZES = 3
 _LARGEST_SIZE = 13
 _TIMES = 4
+_OF_KIND: dict[str, object] = {"int": 2, "float": 0.5, "numbers.Number": 2, "Number": 2}
+"""What is of a kind, for ``isinstance(t, (int, float))``."""
 _TINY = 1e-3
 """What is compared with less stands for nothing: ``beta < 1e-5``."""
 
@@ -359,6 +361,9 @@ def _satisfying(test: ast.expr, find: Find, *, outcome: bool) -> list[tuple[str,
         known = _constants(test.comparators[0], find)
         value = _list_compared(name, test.ops[0], test.comparators[0], known, outcome=outcome)
         return [(name, value[0])] if name and value else []
+    if isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance" and outcome:
+        kinds = re.findall(r"[\w.]+", ast.unparse(test.args[-1]))
+        return [(ast.unparse(test.args[0]), _OF_KIND[k]) for k in kinds if k in _OF_KIND][:1]
     name = spell_dotted_name(test)
     return [(name, outcome)] if name else []
 

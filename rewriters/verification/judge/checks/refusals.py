@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
-from npufix.rewriters.verification.calls.coverage import Place, trace_lines
+from npufix.rewriters.verification.calls.coverage import Branch, Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
 from npufix.rewriters.verification.calls.surroundings import seed_everything
@@ -40,7 +40,7 @@ from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import PassedError, try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from npufix.rewriters.verification.judge.compare_versions import Keeps
     from npufix.rewriters.verification.judge.evidence import Proof
@@ -74,6 +74,33 @@ def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:
                 first = block[0] if isinstance(node, ast.If) else first
                 found |= set(range(first.lineno, (last.end_lineno or last.lineno) + 1))
     return wanted & found
+
+
+def find_refused_ways(text: str, refused: Collection[Place]) -> set[Place]:
+    """Return the ways of tests that only lead to a ``raise``, of what refused calls have run.
+
+    Of the last ``elif reduction == "none":`` above a ``raise``, that it does not hold.
+    """
+    lines = {
+        line
+        for node in walk(parse_once(text))
+        for block in (getattr(node, name, None) for name in ("body", "orelse"))
+        if isinstance(block, list)
+        for one, after in itertools.zip_longest(block, block[1:])
+        if isinstance(one, ast.If)
+        for test in _list_refusing_tests(one, after)
+        for line in range(test.lineno, (test.end_lineno or test.lineno) + 1)
+    }
+    return {p for p in refused if isinstance(p, Branch) and p.line in lines}
+
+
+def _list_refusing_tests(node: ast.If, after: ast.stmt | None) -> Iterator[ast.expr]:
+    """Yield the tests of an ``if`` with its ``elif`` one way of which raises at once."""
+    other = node.orelse[0] if node.orelse else after
+    if isinstance(node.body[0], ast.Raise) or isinstance(other, ast.Raise):
+        yield node.test
+    if isinstance(other, ast.If) and other is not after:
+        yield from _list_refusing_tests(other, after)
 
 
 def find_running_lines(text: str, lines: Sequence[int]) -> list[int]:

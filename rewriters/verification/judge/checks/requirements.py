@@ -23,6 +23,7 @@ from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Ta
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.judge.checks.makings import require_made
 from npufix.rewriters.verification.judge.checks.refusals import (
+    find_refused_ways,
     find_refusing_lines,
     find_running_lines,
 )
@@ -86,6 +87,7 @@ def require_all(
     if run.at_edges is not None:
         wanted, ran = run.at_edges
         left_out = _find_impossible(run.job, run.job.original, compared)
+        left_out |= find_refused_ways(run.job.original, run.refused_lines)
         require_reached(wanted, trace_cases(original, cases, wanted, ran) | left_out)
     _require_reached(run, patched, cases, assignments, compared)
     _require_numbers_of_lines(run, original, patched, compared)
@@ -291,7 +293,9 @@ def _require_reached(
         if not wanted.unreached(ran):
             break
     ran = trace_cases(patched, cases, wanted, ran)
-    unreached = wanted.unreached(ran | _find_impossible(job, job.patched, compared))
+    left_out = _find_impossible(job, job.patched, compared)
+    left_out |= find_refused_ways(job.patched, run.refused_lines_patched)
+    unreached = wanted.unreached(ran | left_out)
     refusing = find_refusing_lines(job.patched, job.lines_patched)
     run.tried.note_lines(wanted.reached(ran) | (refusing & run.refused_lines_patched))
     if unreached:
