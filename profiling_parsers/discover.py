@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.dump_folder import OUTPUT
@@ -70,7 +72,10 @@ def _find(path: Path) -> list[DumpLocation]:
     dumps = sorted(_walk(start, depth=0, seen=set()), key=lambda dump: _rank_order(dump.path))
     if not dumps:
         what = f"{path}: no profiling dump in this folder"
-        raise explain_foreign(start) or DumpError(what, PROFILE)
+        code = f"it holds Python code, which is read by: npufix scan {quote(str(path))}"
+        files = chain(start.glob("*.py"), start.glob("*/*.py"))
+        advice = code if next(files, None) is not None else PROFILE
+        raise explain_foreign(start) or DumpError(what, advice)
     if all(dump.kind == UNREADABLE for dump in dumps):
         raise explain_unreadable(dumps[0].path)
     return dumps

@@ -35,6 +35,8 @@ class Assumption:
     """The user says that nobody wants gradients there."""
     alone: bool = False
     """The change is named in the header of a patch of npufix, which knows the code around it."""
+    known: tuple[str, ...] = ()
+    """What that code proves of the changes."""
 
 
 class Assumptions:
@@ -72,21 +74,29 @@ class Assumptions:
 
     def of(self, qualname: str) -> Assumption:
         """Return what is taken for granted in a function, and in those that it calls."""
+        from npufix.advisor.patch.patching import list_proven_conditions
+
         names: dict[str, None] = {}
+        proven: dict[str, None] = {}
         probes: list[str] = []
         inference = False
+        alone = qualname in self._granted
         for site in self._sites:
             if site.rewrite is None or not site.rewrite.probe:
                 continue
             known = self._list_known(site)
-            if known and self._runs(qualname, site.function):
+            around = list_proven_conditions(site) if alone and site.function == qualname else ()
+            if (known or around) and self._runs(qualname, site.function):
                 names.update(dict.fromkeys(known))
+                proven.update(dict.fromkeys(around))
                 probes.append(site.rewrite.probe)
                 inference |= any(c.excludes_gradients for c in self._list_allowed(site))
-        alone = qualname in self._granted
-        if not names:
-            names = dict.fromkeys(sorted(self._allow | self._granted.get(qualname, frozenset())))
-        return Assumption(tuple(names), tuple(probes[:_MOST_PROBES]), inference, alone)
+        allowed = sorted(self._allow | self._granted.get(qualname, frozenset()))
+        if allowed and not names:  # then they are asked of arguments, not of operands
+            return Assumption(tuple(allowed), alone=alone)
+        return Assumption(
+            tuple(names), tuple(probes[:_MOST_PROBES]), inference, alone, tuple(proven)
+        )
 
     def _list_allowed(self, site: Site) -> list[Condition]:
         known = self._allow | self._granted.get(site.function, frozenset())

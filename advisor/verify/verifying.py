@@ -138,6 +138,7 @@ class _Question:
             torch_npu_version=self.about.torch_npu,
             probes=assumed.probes,
             vouched=assumed.names,
+            known=assumed.known,
             others=self.about.others,
             inference=assumed.inference,
             by_hand=True,

@@ -56,6 +56,9 @@ class Job:
     by their names in the rule. A change by hand may hold several such places, or none."""
     vouched: tuple[str, ...] = ()
     """Names of the conditions that only the user vouches for: calls that break them say nothing."""
+    known: tuple[str, ...] = ()
+    """Names of the conditions that the source proves. The changed statements alone do not show it:
+    that a mask has the rows of what it is made of, say."""
     inference: bool = False
     """The operator has no gradient and the user says that none is wanted: none is compared."""
     others: tuple[OtherFile, ...] = ()

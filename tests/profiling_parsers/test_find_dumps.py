@@ -107,6 +107,8 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 def test_no_dump_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     assert "tensorboard_trace_handler" in fails(tmp_path).remedy
+    (tmp_path / "logs" / "train.py").touch()
+    assert fails(tmp_path).remedy.endswith(f"npufix scan {tmp_path}")
 
 
 @pytest.mark.parametrize("raw", ["FRAMEWORK", "PROF_000001_20250109_ABC"])

@@ -12,7 +12,7 @@ What is read of ``self`` becomes an argument, and what is read of a name that on
 program has (``args.lr``). A call that both texts make of a method or of another package is not
 made: what it gets is a result, and what it returns an argument. What else is asked of objects has
 no fragment. Neither is there one where anything else differs between the two texts, but for new
-imports and new functions.
+imports, new functions and what other functions do, which is asked of them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import list_defaults, list_stored_names
 from npufix.rewriters.verification.inputs.source.slicing import list_bound_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
+from npufix.rewriters.verification.workers.alike import find_function, is_alike, undo_others
 from npufix.rewriters.verification.workers.configured import make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
     Block,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 NAME = "npufix_fragment_"
 _BLOCKS = ("body", "orelse", "finalbody")
-_ADDED = (ast.Import, ast.ImportFrom, ast.Try, ast.FunctionDef)
 _FORBIDDEN = (
     ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.ClassDef,
     ast.AsyncFunctionDef, ast.Delete,
@@ -95,8 +95,14 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
         trees = [ast.parse(text) for text in texts]
     except (SyntaxError, ValueError, RecursionError):
         return None
-    functions = [f for tree in trees if (f := _find(tree, job.qualname)) is not None]
-    if len(functions) != len(trees) or not all(_is_alike(trees[0], t, job) for t in trees[1:]):
+    functions = [f for tree in trees if (f := find_function(tree, job.qualname)) is not None]
+    for at, tree in enumerate(trees):
+        if not is_alike(trees[0], tree, job.qualname):
+            # Another function of the file is changed, too: this one is asked of by itself.
+            trees[at] = undo_others(trees[0], tree, job.qualname)
+            texts[at] = ast.unparse(trees[at])
+    alike = all(is_alike(trees[0], tree, job.qualname) for tree in trees)
+    if len(functions) != len(trees) or not alike:
         return None
     for function in functions:
         sink_empty(function.body)
@@ -118,47 +124,13 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
         patched=patched,
         portable=rest.pop(0) if job.portable else "",
         probes=tuple(rest),
+        vouched=tuple(dict.fromkeys((*job.vouched, *job.known))) if rest else job.vouched,
         qualname=NAME,
         lines_original=_lines(original, len(front)),
         lines_patched=_lines(patched, len(front)),
         # What it raises for arguments that the code around it never passes counts for nothing.
         by_hand=False,
     )
-
-
-def _find(tree: ast.Module, qualname: str) -> _Function | None:
-    body: list[ast.stmt] = tree.body
-    found: ast.AST | None = None
-    for name in qualname.split("."):
-        if name == "<locals>":
-            continue
-        named = [s for s in body if getattr(s, "name", None) == name]
-        if len(named) != 1:
-            return None
-        found = named[0]
-        body = getattr(found, "body", [])
-    return found if isinstance(found, _Function) else None
-
-
-def _is_alike(tree: ast.Module, other: ast.Module, job: Job) -> bool:
-    """Tell whether two modules are the same but for one body, and for what is new in the other."""
-    mine, others = (_without_body(t, job.qualname) for t in (tree, other))
-    known = {getattr(s, "name", "") for s in tree.body}
-    at = 0
-    for statement, text in others:
-        if at < len(mine) and text == mine[at][1]:
-            at += 1
-        elif not isinstance(statement, _ADDED) or getattr(statement, "name", None) in known:
-            return False
-    return at == len(mine)
-
-
-def _without_body(tree: ast.Module, qualname: str) -> list[tuple[ast.stmt, str]]:
-    changed = copy.deepcopy(tree)
-    function = _find(changed, qualname)
-    if function is not None:
-        function.body = [ast.Pass()]
-    return [(statement, ast.dump(statement)) for statement in changed.body]
 
 
 def _differing(mine: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> _Window | None:
@@ -492,6 +464,6 @@ def _append(text: str, block: Sequence[ast.stmt], head: _Head, front: Sequence[a
 
 def _lines(text: str, first: int) -> tuple[int, ...]:
     """Return the lines of all statements from one on, and of those within them."""
-    function = _find(ast.parse(text), NAME)
+    function = find_function(ast.parse(text), NAME)
     body = function.body[first:] if function is not None else []
     return tuple(n.lineno for s in body for n in ast.walk(s) if isinstance(n, ast.stmt))

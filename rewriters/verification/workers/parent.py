@@ -126,7 +126,10 @@ def _ask_of_fragments(
             why = f"{jobs[place].qualname} does not run here as a whole: {whole.reason}"
             if verdict.status is Status.EQUIVALENT:
                 scope = f"the changed statements of {jobs[place].qualname}"
-                found[place] = replace(verdict, scope=scope, notes=(*verdict.notes, why))
+                known = ", ".join(narrowed[place].known if narrowed[place].probes else ())  # noqa: B023
+                around = [f"taken from the code around them: {known}"] if known else []
+                notes = (*verdict.notes, *around, why)
+                found[place] = replace(verdict, scope=scope, notes=notes)
             elif place in defined:  # noqa: B023 - called in this round
                 return
             settings.decided(jobs[place], found[place], len(jobs))

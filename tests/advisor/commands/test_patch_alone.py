@@ -41,6 +41,12 @@ class Head(Base):
         areas = areas.clone()
         areas[inside > 0] = 0.0
         return self.assigner.join(areas)
+
+    def depths(self, rays: torch.Tensor):
+        points = self.assigner.project(rays) @ rays
+        behind = points[..., 2] < 1e-3
+        points[..., 2][behind] = 1.0
+        return self.assigner.join(points)
 """
 
 
@@ -56,7 +62,9 @@ def test_a_patch_of_code_whose_packages_are_missing(inside: Npufix, tmp_path: Pa
     assert "einops" not in done.stderr, "it runs, installed or not"
     text = patch.read_text(encoding="utf-8")
     assert "runs of the changed statements of Head.targets" in text
-    ((place, names),) = read_header(text.encode()).items()
+    # The rows of the mask are those of the column, which the statement alone does not show.
+    assert "runs of the changed statements of Head.depths" in text
+    (place, names), _ = read_header(text.encode()).items()
     assert place == ("head.py", "Head.targets")
     assert "is-tensor" in names or "boolean-mask" in names
     checked = inside("verify", "--patch", patch, "--source", source, *on)

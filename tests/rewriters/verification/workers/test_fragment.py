@@ -28,6 +28,11 @@ class Head(Base):
             {code}
         return areas
 """
+SPREAD = """
+
+def spread(x):
+    return x * 2
+"""
 
 
 def job(original: str, patched: str, body: str = BODY) -> Job:
@@ -250,6 +255,16 @@ def test_a_change_elsewhere_in_the_file_has_none() -> None:
     asked = job("area[inside] = INF", "area.masked_fill_(inside, INF)")
     other = asked.patched.replace("1e8", "1e9")
     assert narrow(asked) is not None
+    assert narrow(Job("m.py", ".", asked.original, other, "Head.targets", (), ())) is None
+
+
+def test_what_another_function_does_is_asked_of_that_one() -> None:
+    asked = job("area[inside] = INF", "area.masked_fill_(inside, INF)", BODY + SPREAD)
+    changed = asked.patched.replace("x * 2", "x + x")
+    found = narrow(Job("m.py", ".", asked.original, changed, "Head.targets", (), ()))
+    assert found is not None
+    assert "x * 2" in found.patched, "it does here what it did"
+    other = changed.replace("spread(x)", "spread(x, n=2)")
     assert narrow(Job("m.py", ".", asked.original, other, "Head.targets", (), ())) is None
 
 
