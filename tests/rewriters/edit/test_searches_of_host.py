@@ -146,7 +146,7 @@ def test_an_alternative_keeps_its_check() -> None:
         ("torch.tensor([n, 4], device=x.device)", "lru_cache"),
         ("torch.tensor([x[0] * n, x[1]], device=x.device)", "torch.stack"),
         ("torch.tensor([n * i for i in x.long().tolist()], device=x.device)", "torch.stack"),
-        ("torch.tensor([x.cumsum(0)[:i].sum() for i in range(n)]).to(x.device)", "torch.stack"),
+        ("torch.tensor([x[:i].sum() for i in range(n)]).to(x.device)", "torch.stack"),
         ("torch.tensor([[x[0] * n, x[1]], [n, 1]]).to(x.device)", "torch.stack"),
         ("torch.tensor([[i, n] for i in range(n)]).to(x.device)", "lru_cache"),
         ("torch.tensor([], device=x.device)", ""),

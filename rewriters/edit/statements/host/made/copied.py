@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.host.filled import READING
 from npufix.rewriters.edit.statements.host.of_host import counts_up
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import is_scalar, list_names
+from npufix.rewriters.graph.modules.syntax import is_scalar, list_names, root_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -106,8 +106,11 @@ def _is_reduced(here: Surroundings, code: ast.expr) -> bool:
         case ast.Call(ast.Attribute(owner, method)) if method in _REDUCING:
             while isinstance(owner, ast.Subscript):
                 owner = owner.value
-            made = list_bound(here, owner) or [owner]  # comprehensions have no values of their own
-            return all(map(here.is_tensor, made))
+            if made := list_bound(here, owner):
+                return all(map(here.is_tensor, made))
+            # in a comprehension it has no value of its own
+            same = (n for n in here.nodes if isinstance(n, ast.Name) and n.id == root_name(owner))
+            return any(map(here.is_tensor, same))
     return False
 
 
