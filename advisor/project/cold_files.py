@@ -120,7 +120,7 @@ def made_around_loaders(files: Mapping[str, SourceFile]) -> frozenset[str]:
     What else stands there works on samples of the host: ``data/augmentation.py``, and
     ``data/pad.py`` beside ``data/module/training.py`` with ``class Samples(Dataset)``.
     """
-    found = set()
+    found = set[str]()
     for name, file in files.items():
         path = PurePosixPath(name)
         above = [p for p in path.parents if p.name == "data"]
