@@ -17,7 +17,7 @@ from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.callers import Callers
-from npufix.advisor.project.cold_files import made_around_loaders, made_for_gpus
+from npufix.advisor.project.cold_files import made_around_loaders, made_for_gpus, made_to_compare
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
@@ -119,12 +119,13 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     store = Store(private_cache_folder("searches")) if cache else None
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
-    for_gpus, of_samples = made_for_gpus(tree.files), made_around_loaders(tree.files)
+    for_others = made_for_gpus(tree.files) | made_to_compare(tree.files)
+    of_samples = made_around_loaders(tree.files)
     callers = Callers(tree.files, store)
     for file, result in search.files(read):
         at = PurePosixPath(file.relative)
         above = frozenset(map(str, (at, *at.parents)))
-        elsewhere, on_samples = not for_gpus.isdisjoint(above), not of_samples.isdisjoint(above)
+        elsewhere, on_samples = not for_others.isdisjoint(above), not of_samples.isdisjoint(above)
         sites = [
             site
             for site in result.sites

@@ -7,7 +7,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from npufix.advisor.project.source_tree import SourceFile
 
 _FOLDERS = re.compile(
     r"(\w+_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|gcu|dcu|camb(ricon)?|kunlun|gaudi)(_\w+)?"
@@ -26,7 +28,8 @@ _OF_MODELS = frozenset(
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"predict|tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
-    r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback|(data_)?preprocess(ing|or)?(_utils?)?|(.*_)?calibrat(e|ion|or)(_.*)?"
+    r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback"
+    r"|(data_)?preprocess(ing|or)?(_utils?)?|(.*_)?calibrat(e|ion|or)(_.*)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|(.*_)?transfer_(dock|queue)(_.*)?"  # what processes hand to each other
     r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
@@ -89,14 +92,42 @@ def made_for_gpus(files: Iterable[str]) -> frozenset[str]:
 _LOADS = re.compile(r"(.*_)?(data_?set|data_?loader|data_?module|collat(or|e))s?\.py")
 
 
-def made_around_loaders(files: Iterable[str]) -> frozenset[str]:
-    """Return the folders called ``data`` in which a data set or a loader stands.
+_PLAIN = re.compile(r"(.*_)?(naive|ref(erence)?)(_impl(ementation)?|_ops|_torch)?")
 
-    What else stands there works on samples of the host: ``data/augmentation.py``.
+
+def made_to_compare(files: Mapping[str, SourceFile]) -> frozenset[str]:
+    """Return the files whose functions fused ones are held to: ``ops/scan/naive.py``.
+
+    Where another file calls one of them, in a branch that has no fused one, it is a step's own.
     """
-    paths = (PurePosixPath(file) for file in files)
-    folders = (path.parent for path in paths if _LOADS.fullmatch(path.name))
-    return frozenset(str(folder) for folder in folders if folder.name == "data")
+    defined = {
+        name: frozenset(re.findall(r"^(?:def|class) (\w+)", file.text, re.MULTILINE))
+        for name, file in files.items()
+        if file.is_python and _PLAIN.fullmatch(PurePosixPath(name).stem)
+    }
+    every = frozenset().union(*defined.values())
+    others = (f.text for n, f in files.items() if n not in defined and not is_cold(n))
+    called = {w for text in others if every for w in re.findall(r"\b(\w+)\(", text) if w in every}
+    return frozenset(name for name, own in defined.items() if own.isdisjoint(called))
+
+
+_DEFINES = re.compile(r"^class \w+\([^)]*(Dataset|DataModule)\b", re.MULTILINE)
+
+
+def made_around_loaders(files: Mapping[str, SourceFile]) -> frozenset[str]:
+    """Return the folders called ``data`` in which, or below which, a data set or a loader stands.
+
+    What else stands there works on samples of the host: ``data/augmentation.py``, and
+    ``data/pad.py`` beside ``data/module/training.py`` with ``class Samples(Dataset)``.
+    """
+    found = set[str]()
+    for name, file in files.items():
+        path = PurePosixPath(name)
+        above = [p for p in path.parents if p.name == "data"]
+        below = _OF_MODELS & {*path.parts[path.parts.index("data") :]} if above else ()
+        if above and not below and (_LOADS.fullmatch(path.name) or _DEFINES.search(file.text)):
+            found.update(map(str, above))
+    return frozenset(found)
 
 
 def _as_npu(name: str) -> str:

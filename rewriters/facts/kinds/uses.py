@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 _PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.
 _METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
-_TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
+_TAKES_ANYTHING = re.compile(
+    r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$"
+    # lists of tensors: ``rows += [x]``, ``torch.stack(rows)``
+    r"|(cat|concat(enate)?|([dhv]|column_|row_)?stack|block_diag|cartesian_prod|meshgrid|einsum)$"
+    r"|broadcast_tensors$|_foreach|atleast_"
+)
 _OF_BOOLS = frozenset({"masked_fill", "masked_fill_", "masked_scatter", "masked_select"})
 """What takes no mask but one of dtype bool."""
 _JUMPS = (ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)

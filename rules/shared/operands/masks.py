@@ -52,11 +52,16 @@ def _same_rank(site: Site) -> bool | None:
     return True if same is None and (by_element or site.ndim("x") == 1) else same
 
 
+def _is_mask(site: Site) -> bool | None:
+    """Tell whether an index is a mask; positions are none: ``x[torch.where(kept)[0]] = 0``."""
+    return False if site.is_position("mask") else site.is_bool_tensor("mask")
+
+
 BOOLEAN_MASK = Condition(
     "boolean-mask",
     "the index is a tensor of dtype bool",
     # a comparison of the tensor with something is one, if the tensor is none of NumPy
-    lambda site: site.is_test_of("mask", "x") or site.is_bool_tensor("mask"),
+    lambda site: site.is_test_of("mask", "x") or _is_mask(site),
 )
 SAME_RANK_MASK = Condition(
     "same-rank-mask",

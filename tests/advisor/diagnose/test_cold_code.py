@@ -25,10 +25,24 @@ def test_what_stands_beside_the_file_for_npus_is_for_another_device(tmp_path: Pa
     assert [place.partition(":")[0] for place in found] == list(files[1:])
 
 
+def test_what_fused_functions_are_held_to_runs_in_no_step(tmp_path: Path) -> None:
+    files = ("a/naive.py", "a/naive_gate.py", "b/scan_ref.py", "net.py")
+    texts = {n: FILL.replace("step(", f"step_{i}(") for i, n in enumerate(files)}
+    texts["net.py"] += "\n\ndef forward(x):\n    return step_2(x) if x.is_cpu else fused(x)\n"
+    found = [place.partition(":")[0] for place in places(scanned(tmp_path, texts))]
+    assert found == list(files[1:])
+    texts["a/__init__.py"] = "from .naive import step_0\n"
+    assert len(places(scanned(tmp_path, texts))) == len(found)
+
+
 def test_what_stands_beside_a_loader_of_data_works_on_samples(tmp_path: Path) -> None:
-    files = ("a/data/mix.py", "a/data/data_loader.py", "b/data/mix.py", "c/data.py")
-    found = places(scanned(tmp_path, dict.fromkeys(files, FILL)))
-    assert [place.partition(":")[0] for place in found] == list(files[2:])
+    files = ("a/data/mix.py", "a/data/data_loader.py", "b/data/mix.py", "c/data.py", "e/data/x.py")
+    loads = "\n\nclass Samples(torch.utils.data.Dataset):\n    pass\n"
+    texts = dict.fromkeys((*files, "d/data/pad.py"), FILL)
+    texts |= {"d/data/part/train.py": FILL + loads, "e/data/models/train.py": FILL + loads}
+    found = places(scanned(tmp_path, texts))
+    shown = [place.partition(":")[0] for place in found]
+    assert shown == [*files[2:4], "e/data/models/train.py", files[4]]
 
 
 @pytest.mark.parametrize(

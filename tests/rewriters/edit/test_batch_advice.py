@@ -52,6 +52,13 @@ class Head(nn.Module):
             masks[i, :height, :width] = 0
         return masks
 """
+VIEWS = """
+class Tokens(nn.Module):
+    def forward(self, x: torch.Tensor):
+        rows = [{} for i in range(x.shape[1])]
+        rows.append(self.embed(x))
+        return torch.cat(rows, dim=1)
+"""
 SPEEDS = """
 class Cost(nn.Module):
     def forward(self, track: torch.Tensor):
@@ -172,6 +179,8 @@ def test_the_form_of_a_loop_over_a_batch_is_told(text: str, form: str) -> None:
         IMAGES.replace("x.new_ones(", "np.ones("),  # of the host
         SPEEDS.replace("track[:, i - 1]", "speed[:, i - 1]"),  # a recurrence
         SPEEDS.replace("range(track.shape[1])", "range(3)"),  # three rounds
+        VIEWS.format("x[:, :, i]"),  # for which no kernel runs
+        VIEWS.format("x[:, i : i + 4]"),
         SPEEDS.replace("range(track.shape[1])", "range(self.num_layers)"),
         REPELS.replace("loss += ", "radius = 0.5 * radius + "),  # a state
         DRAWS.replace("torch.randint", "np.random.randint"),

@@ -81,6 +81,7 @@ def test_what_is_not_sure_is_named(call: str) -> None:
     _, found = site(call)
     assert found.rewrite is None
     assert "npu_fusion_attention" in found.problem
+    assert ("sparse_mode=4" in found.problem) == ("window_size" in call)
 
 
 VERIFIED = {

@@ -97,6 +97,7 @@ def test_the_form_of_a_loop_that_pairs_is_told(text: str, form: str) -> None:
         FIELDS.replace("found.append(x[:, i] * x[:, j])", "x[:, j] = x[:, i] * x[:, j]"),
         LOVASZ.replace("fg.sum() == 0", "fg.sum().item() == 0"),  # told as a wait
         LOVASZ.replace("probas[:, c]", "probas"),
+        LOVASZ.replace("if fg", "probas = step(probas)\n        if fg"),  # of the round before
         BASES.replace("torch.mm(users", "users = torch.mm(users").replace("scores = ", "", 1),
         BASES.replace("self.weights[i]", "self.weights"),
         THINGS.replace("torch.zeros_like(labels).bool()", "[0] * len(labels)"),

@@ -67,6 +67,10 @@ def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
             "n = (x == self.config.t).sum().item()\n    if n != 3:\n        raise ValueError",
             "only checked",
         ),
+        (
+            "n = x[0].item()\n    assert n == x[1]\n    return y if n == size else part(y, n)",
+            "",
+        ),
         ("for i in range(x.max().item() + 1):\n        y = self.part(y, i)", "a size or a border"),
         (
             "if size is None:\n        size = int(x.max()) + 1\n    return self.pool(y, size)",
@@ -142,6 +146,9 @@ def test_an_alternative_keeps_its_check() -> None:
         ("torch.tensor([n, 4], device=x.device)", "lru_cache"),
         ("torch.tensor([x[0] * n, x[1]], device=x.device)", "torch.stack"),
         ("torch.tensor([n * i for i in x.long().tolist()], device=x.device)", "torch.stack"),
+        ("torch.tensor([x[:i].sum() for i in range(n)]).to(x.device)", "torch.stack"),
+        ("torch.tensor([[x[0] * n, x[1]], [n, 1]]).to(x.device)", "torch.stack"),
+        ("torch.tensor([[i, n] for i in range(n)]).to(x.device)", "lru_cache"),
         ("torch.tensor([], device=x.device)", ""),
         ("torch.as_tensor(np.random.rand(n), device=x.device)", ""),  # nothing else to do
     ],

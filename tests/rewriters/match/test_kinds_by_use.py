@@ -48,6 +48,7 @@ def test_what_only_tensors_have_proves_a_tensor_in_front_of_it(body: str) -> Non
         "try:\n            x = x.unsqueeze(1)\n        except AttributeError:\n            pass",
         "return [x.unsqueeze(1) for _ in range(last)]",
         "return x.view(last)",
+        "return torch.stack(x, 0)",  # of a list
     ],
 )
 def test_what_may_not_be_reached_proves_nothing(body: str) -> None:

@@ -163,7 +163,8 @@ def _form(taken: Round) -> str:
         return ""
     if form == PREFIXES and any(taken.is_window(pick) or _is_part(pick, taken) for pick in picks):
         return ""
-    return "" if form == PREFIXES and _only_cuts(taken) else form
+    cuts = _only_cuts if form == PREFIXES else _only_views if form == BATCHED else None
+    return "" if cuts is not None and cuts(taken) else form
 
 
 def _is_part(pick: ast.Subscript, taken: Round) -> bool:
@@ -211,6 +212,23 @@ def _only_cuts(taken: Round) -> bool:
     writes = any(is_stored(n) for n in walk(*taken.code))
     known = [value for value in made if value is not None]
     return bool(known) and not writes and all(isinstance(v, ast.Subscript) for v in known)
+
+
+def _only_views(taken: Round) -> bool:
+    """Tell whether rounds list views, for which no kernel runs: ``[x[i] for i in range(n)]``."""
+    match taken.loop.items:
+        case ast.Call(ast.Name("range")):
+            own = list_names(taken.loop.target)
+        case _:
+            return False
+    places = [
+        part
+        for n in walk(*taken.code)
+        if isinstance(n, ast.Subscript)
+        for part in list_indexes(n.slice)
+    ]
+    numbers = all(isinstance(p, ast.Slice | ast.Constant) or list_names(p) <= own for p in places)
+    return _only_cuts(taken) and numbers
 
 
 def _repeats(code: ast.stmt, taken: Round) -> bool:

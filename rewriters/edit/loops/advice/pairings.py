@@ -60,7 +60,7 @@ def say_of_pairs(facts: Facts, loop: Loop) -> str:
     forms = {
         MATCHED: _writes_matched(facts, loop, nodes),
         UPPER: _pairs_up(facts, loop, body),
-        CLASSES: _takes_classes(facts, own, nodes),
+        CLASSES: _takes_classes(facts, own, nodes) and not carries(body, frozenset(own)),
         MEMBERS: _asks_members(facts, loop, body),
         STACKED: _multiplies(loop, own, nodes) and not carries(body, frozenset(own)),
     }

@@ -123,7 +123,9 @@ def say_of_parts(
         return ""  # an assigner of each class, and not a row of it
     picks = [n for n in walk(*code) if isinstance(n, ast.Subscript)]
     loads = [n for n in picks if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
-    for pick in loads:
+    # of ``h = cell(h, x[:, i])`` each round makes the next: ``out[last == i] = h[last == i]``
+    next_ones = {name for name, value in bound.items() if name in list_names(value)}
+    for pick in (n for n in loads if last_name(n.value) not in next_ones):
         items = list_indexes(pick.slice)
         index = bound.get(items[0].id) if isinstance(items[0], ast.Name) else items[0]
         known = facts.is_tensor(pick.value)

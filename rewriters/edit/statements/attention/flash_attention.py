@@ -33,6 +33,10 @@ _FLASH = (
     "takes sparse_mode=3 and atten_mask=torch.triu(torch.ones(2048, 2048, dtype=torch.bool, "
     "device=q.device), diagonal=1)"
 )
+_WINDOW = (
+    "; window_size=(left, right) takes sparse_mode=4, pre_tockens=left and next_tockens=right, "
+    "with the same atten_mask"
+)
 _DENSE = 'q, k, v, q.shape[2], "BSND", scale=q.shape[-1] ** -0.5'
 _PACKED_ROWS = (
     'q, k, v, q.shape[1], "TND", scale=q.shape[-1] ** -0.5, '
@@ -100,7 +104,9 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
             if _takes_parts(here, node) or _is_demanded(here, node.func):
                 continue  # that of Hopper returned a pair once: ``[0]`` is no row
             rows, packed = bool(found[2]), found[3] or ""
-            yield _proposal(here, node, _arguments(node, rows, packed), rows, packed)
+            made = _proposal(here, node, _arguments(node, rows, packed), rows, packed)
+            windowed = "window_size" in words and not made.changes
+            yield replace(made, advice=made.advice + _WINDOW) if windowed else made
 
 
 def _is_setting_of_probabilities(given: ast.keyword) -> bool:

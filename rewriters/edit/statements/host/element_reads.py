@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.edit.statements.host.of_host import is_tensor_elsewhere
+from npufix.rewriters.edit.statements.host.of_host import is_list, is_tensor_elsewhere
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.rounds.written import is_left_alone
@@ -89,7 +89,10 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
 
 
 def is_made_in(loop: ast.AST, code: ast.expr) -> bool:
-    """Tell whether a loop computes what is read: not so of elements that it goes through."""
+    """Tell whether a loop computes what is read: not so of elements that it goes through.
+
+    What an operator in place returns is made where it stands: ``clip_grad_norm_(weights, 1.0)``.
+    """
     assigned = {
         n.id
         for s in ast.walk(loop)
@@ -98,7 +101,11 @@ def is_made_in(loop: ast.AST, code: ast.expr) -> bool:
         for n in ast.walk(t)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
-    return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
+    return any(
+        (isinstance(n, ast.Name) and n.id in assigned)
+        or (isinstance(n, ast.Call) and re.search(r"[^_]_$", last_name(n.func)))
+        for n in ast.walk(code)
+    )
 
 
 def read_by_others(here: Surroundings, code: ast.Call) -> Proposal | None:
@@ -174,7 +181,7 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
     """
     first = _element(here, code)
     at = None if first is None else place_before(here, code, first)
-    if first is None or at is None or waits_anyhow(here, at):
+    if first is None or at is None or waits_anyhow(here, at) or is_list(here, first.base):
         return None
     base = here.text(first.base)
     every = [

@@ -429,10 +429,12 @@ def _say_what_waits(here: Surroundings, read: Read, users: Sequence[Node]) -> Pr
     if by_size or is_default(here, read.code):
         return tell_size(here, read.code, value)
     tests = tests_of(here, read.code, users)
-    if any(map(is_check, tests)):
+    checks = [is_check(test) for test in tests]
+    if any(checks):
+        # else it is needed: ``assert rate == x[1]``, and ``if rate != own: x = resample(x, rate)``
+        alone = all(checks) and here.loop_of(read.code) is None
         kept = _is_kept(here, {here.value(read.code), *users} - {None})
-        alone = here.loop_of(read.code) is None and not kept
-        return Proposal(read.code, _FOR_CHECK) if alone else None
+        return Proposal(read.code, _FOR_CHECK) if alone and not kept else None
     in_loop = here.loop_of(read.code) is not None
     advice = LEAVES if in_loop and any(map(leaves, tests)) else CHOOSE
     decided = advice == LEAVES or any(decides(here, t) for t in tests)

@@ -337,7 +337,7 @@ def without_numbers(node: Node) -> Node:
 def is_list(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code makes a list, ``list(range(n))``, or names what is nothing else.
 
-    ``sizes`` of ``sizes = [x.sum() for x in parts]``.
+    ``sizes`` of ``sizes = [x.sum() for x in parts]``, ``losses`` of ``losses = [None] * n``.
     """
     match code:
         case ast.Call(ast.Name("list" | "range" | "sorted" | "tuple")):
@@ -346,7 +346,8 @@ def is_list(here: Surroundings, code: ast.expr) -> bool:
             return True
     bound = (n for n in here.nodes if isinstance(n, ast.Assign))
     made = [n.value for n in bound if ast.unparse(code) in map(ast.unparse, n.targets)]
-    return bool(made) and all(isinstance(value, (ast.List, ast.ListComp)) for value in made)
+    lists = [m.left if isinstance(m, ast.BinOp) and isinstance(m.op, ast.Mult) else m for m in made]
+    return bool(lists) and all(isinstance(value, (ast.List, ast.ListComp)) for value in lists)
 
 
 def iterated(here: Surroundings, code: ast.expr) -> ast.expr | None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.host.filled import READING
 from npufix.rewriters.edit.statements.host.of_host import counts_up
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import is_scalar
+from npufix.rewriters.graph.modules.syntax import is_scalar, list_names, root_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
@@ -22,6 +24,7 @@ _NEW_EACH_TIME = re.compile(
 """What lists hold that is other in each call: lengths of sentences, tokens of requests."""
 _PARTS = re.compile(r"(^|_)(coder|cfg|config|settings|generator|hparams|args)$")
 """What parts of an object are called that hold settings."""
+_REDUCING = frozenset({"all", "amax", "amin", "any", "max", "mean", "min", "norm", "prod", "sum"})
 
 
 def is_made_here(here: Surroundings, data: ast.expr) -> bool:
@@ -76,11 +79,55 @@ def are_of_device(here: Surroundings, data: ast.expr) -> bool:
     inner = [n for part in parts for n in ast.walk(part)]
     reads = (n.func for n in inner if isinstance(n, ast.Call) and not n.args)
     owners = [f.value for f in reads if isinstance(f, ast.Attribute) and f.attr in READING]
-    held = [e for part in parts if isinstance(part, ast.List) for e in part.elts]
+    held = [e for p in parts if isinstance(p, ast.List | ast.ListComp) for e in _elements(p)]
     rows = {ast.unparse(n.iter) for n in inner if isinstance(n, ast.comprehension)}
     named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in rows]
     held += [n for n in named if n.lineno < data.lineno]  # later it may be called so as a tensor
-    return any(here.is_tensor(o) is not False for o in owners) or any(map(here.is_tensor, held))
+    return any(here.is_tensor(o) is not False for o in owners) or any(
+        here.is_tensor(e) or _is_reduced(here, e) or _is_of_row(here, e) for e in held
+    )
+
+
+def _elements(code: ast.expr) -> Iterator[ast.expr]:
+    """Yield what a list holds, and the lists in it: ``[[w, -h], [n.sum() for n in rows]]``."""
+    match code:
+        case ast.List(elements) | ast.Tuple(elements):
+            for element in elements:
+                yield from _elements(element)
+        case ast.ListComp(element):
+            yield from _elements(element)
+        case _:
+            yield code
+
+
+def _is_reduced(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether an element is reduced from a tensor: ``x[:n].sum()``."""
+    match code:
+        case ast.Call(ast.Attribute(owner, method)) if method in _REDUCING:
+            while isinstance(owner, ast.Subscript):
+                owner = owner.value
+            if made := list_bound(here, owner):
+                return all(map(here.is_tensor, made))
+            # in a comprehension it has no value of its own
+            same = (n for n in here.nodes if isinstance(n, ast.Name) and n.id == root_name(owner))
+            return any(map(here.is_tensor, same))
+    return False
+
+
+def _is_of_row(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a name is an element of a tensor, as the one beside it is.
+
+    ``w / 2`` in front of ``torch.cos(angle)``, of ``x, y, w, angle = box``.
+    """
+    own = list_names(code)
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Tuple(targets)], ast.Name()) if own:
+                names = {t.id for t in targets if isinstance(t, ast.Name)}
+                beside = (n for n in here.nodes if isinstance(n, ast.Name) and n.id in names)
+                if own <= names and any(map(here.is_tensor, beside)):
+                    return True
+    return False
 
 
 def is_constant(here: Surroundings, code: ast.expr) -> bool:
