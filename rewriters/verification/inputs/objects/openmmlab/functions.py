@@ -48,8 +48,8 @@ def all_reduce(data: torch.Tensor, op: str = "sum", group: object = None) -> Non
 
 
 def all_gather(data: torch.Tensor, group: object = None) -> list[torch.Tensor]:  # noqa: ARG001 - as there
-    """Return what each process holds."""
-    return [data, _of_other(data.detach())]
+    """Return what each process holds: copies without gradients."""
+    return [data.detach().clone(), _of_other(data.detach())]
 
 
 def all_reduce_dict(data: dict[str, torch.Tensor], op: str = "sum", group: object = None) -> None:
@@ -110,15 +110,14 @@ def _nothing(*_given: object, **_named: object) -> None:
 
 
 _FUNCTIONS: dict[str, object] = {
-    **dict.fromkeys(("all_reduce_params", "barrier", "broadcast", "sync_random_seed"), _nothing),
+    **dict.fromkeys(("all_reduce_params", "barrier", "broadcast"), _nothing),
     "all_reduce": all_reduce,
     "all_gather": all_gather,
-    "gather": all_gather,
     "all_reduce_dict": all_reduce_dict,
     "get_dist_info": get_dist_info,
-    "get_rank": lambda *_group: 0,
-    "get_world_size": lambda *_group: _COUNT,
-    "is_main_process": lambda *_group: True,
+    "get_rank": lambda *_group, **_named: 0,
+    "get_world_size": lambda *_group, **_named: _COUNT,
+    "is_main_process": lambda *_group, **_named: True,
     "is_distributed": lambda: True,
     "digit_version": digit_version,
     "is_seq_of": is_seq_of,
