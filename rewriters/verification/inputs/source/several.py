@@ -82,8 +82,9 @@ def lengthen(specs: Sequence[Spec], use: Use) -> list[Spec]:
 
 
 def _is_short(spec: Spec, length: int) -> bool:
-    plain = isinstance(spec, Several) and not spec.keys and not spec.each
-    return plain and 0 < len(spec.items) < length
+    if not isinstance(spec, Several) or spec.keys or spec.each:
+        return False
+    return 0 < len(spec.items) < length
 
 
 def _repeat(spec: Spec, count: int) -> Spec:
