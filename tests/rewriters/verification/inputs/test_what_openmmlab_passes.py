@@ -15,7 +15,8 @@ import torch
 from npufix.advisor.verify.changed_functions import find_touched
 from npufix.rewriters.verification import Job
 from npufix.rewriters.verification.calls.values import Several, Tensor
-from npufix.rewriters.verification.inputs.objects.openmmlab import annotations, elements, functions
+from npufix.rewriters.verification.inputs.objects.openmmlab import annotations as of_images
+from npufix.rewriters.verification.inputs.objects.openmmlab import elements, functions
 from npufix.rewriters.verification.inputs.search_result import SearchResult
 from npufix.rewriters.verification.inputs.source.parameters import Parameter
 from npufix.rewriters.verification.inputs.source.several import lengthen
@@ -79,12 +80,12 @@ def test_instances_and_metas_are_passed(tmp_path: Path, old: str, new: str, stat
     ],
 )
 def test_what_is_offered(name: str, annotation: str, default: object, count: int) -> None:
-    offered = annotations.offer_detections(Parameter(name, annotation, default), Use())
+    offered = of_images.offer_detections(Parameter(name, annotation, default), Use())
     assert len(offered) == count
 
 
 def test_instances_are_selected_and_joined() -> None:
-    made = annotations.make_instances(0, 3)
+    made = of_images.make_instances(0, 3)
     assert len(made) == 3
     assert len(made[made.labels == 0]) == 2
     assert made[0].bboxes.shape == (1, 4)

@@ -71,7 +71,7 @@ def digit_version(text: str, length: int = 4) -> tuple[int, ...]:
 
 def is_seq_of(seq: object, expected_type: Any, seq_type: Any = (list, tuple)) -> bool:  # noqa: ANN401 - a type or several
     """Say whether this is a sequence of which all items are of a type."""
-    return isinstance(seq, seq_type) and all(isinstance(item, expected_type) for item in seq)  # type: ignore[attr-defined] # a sequence
+    return isinstance(seq, seq_type) and all(isinstance(item, expected_type) for item in seq)
 
 
 def _spread(count: int) -> Callable[[Any], Any]:
