@@ -202,6 +202,16 @@ class MadeArgument:
         return f"an iterator over {self.label}" if self.walked else self.label
 
 
+def make_again(
+    function: Callable[..., object], label: str, *given: object, **named: object
+) -> MadeArgument:
+    """Return an argument that a function or class of npufix makes, which programs import."""
+    own = f"__import__({function.__module__!r}, fromlist=[''])"
+    text = ", ".join([*map(repr, given), *(f"{n}={v!r}" for n, v in named.items())])
+    call = f"{own}.{function.__name__}({text})"
+    return MadeArgument(lambda: function(*given, **named), label, call)
+
+
 class Held(dict[str, object]):
     """A batch, or what a model returns, that is read by attributes as by keys."""
 

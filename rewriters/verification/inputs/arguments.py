@@ -23,6 +23,7 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.objects import offers, training_loops
+from npufix.rewriters.verification.inputs.objects.openmmlab import annotations as of_images
 from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
@@ -423,7 +424,7 @@ def guess_argument(
     ``shapes`` are those that the code declares, in numbers.
     """
     parameter = _annotated(parameter, declared)
-    detected = offers.offer_detections(parameter, declared.use)
+    detected = of_images.offer_detections(parameter, declared.use)
     held = [] if detected else _guess_held(parameter, base, widths, declared)
     looped = training_loops.offer_for_loops(parameter, declared.use)
     looped = looped or several.guess_added_up(parameter, declared.use)
@@ -442,12 +443,12 @@ def guess_argument(
     plain = plain or [Value(0.5), Value(2.0), Value(2)] * decides
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
-    made = guess_tensors(parameter, base, widths, declared, shapes)
+    made = several.lengthen(guess_tensors(parameter, base, widths, declared, shapes), declared.use)
     shaped = declared.shapes or re.search(f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation)
     if declared.use.looped and not shaped:
         made = [Several((s, s), "list") for s in made[:8] if isinstance(s, Tensor)] + made
     if objects := offers.guess_objects(parameter, declared.use):
-        doubtful = re.search(rf"{training_loops.MODEL}|{offers.DETECTED}", parameter.name)
+        doubtful = re.search(rf"{training_loops.MODEL}|{of_images.DETECTED}", parameter.name)
         return [*objects, *made] if doubtful and not parameter.annotation else objects
     if isinstance(parameter.default, tuple) and parameter.default:
         last = parameter.default[-1]  # one more k of an accuracy, or axis of a mean

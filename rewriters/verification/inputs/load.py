@@ -29,6 +29,7 @@ from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.named_device import take_names_in
 from npufix.rewriters.verification.inputs.objects.lightning import find_lightning
+from npufix.rewriters.verification.inputs.objects.openmmlab.functions import find_openmmlab
 from npufix.rewriters.verification.inputs.objects.placeholders import (
     HOLDS_NONE,
     ModuleOfFiles,
@@ -350,11 +351,13 @@ class _Module:
             found = self._find_imported(statement, alias)
             if found is None and (found := find_answer(alias.name)) is not None:
                 self._missing.add(f"{name}, taken for False")
+            of = statement.module or "" if isinstance(statement, ast.ImportFrom) else alias.name
+            if found is None and (found := find_openmmlab(of, alias.name)) is not None:
+                self._missing.add(f"{of}.{alias.name} by what it is known to do")
             if found is not None:
                 module.__dict__[name] = None if found is HOLDS_NONE else found
                 continue
             module.__dict__[name] = Placeholder(name)
-            of = statement.module if isinstance(statement, ast.ImportFrom) else alias.name
             where = of if of != name else ""
             self._missing.add(f"{name} of {where}" if where else name)
 

@@ -23,6 +23,8 @@ NO_OBJECT = "no object of the class can be made"
 MOST_EXPIRED = 2
 _MOST_WANTING = 200
 _MOST_ALIKE = 1000
+_MOST_KNOWN = 1500
+"""Twice as many calls in succession as ever taught nothing before one that ran."""
 _MOST_WIDTHS = 4
 _WIDTHS = (
     r"shapes cannot be multiplied \(\d+x(?P<given>\d+) and (?P<taken>\d+)x",
@@ -62,10 +64,17 @@ class SearchResult:
     """Calls in succession that all miss a part of what they are called on."""
     alike: Counter[str] = field(default_factory=Counter)
     """How many calls in succession ask tensors for the same that no tensor has: ``gt.bboxes``."""
+    kinds: set[str] = field(default_factory=set)
+    """What calls have raised, without its numbers."""
+    known: int = 0
+    """Calls in succession that have raised nothing new, where none has run."""
 
     def note(self, error: str, owner: str) -> None:
         """Count what a call has raised."""
         self.errors[error] += 1
+        kind = re.sub(r"\d+", "", error)
+        self.known = 0 if kind not in self.kinds or self.ran else self.known + 1
+        self.kinds.add(kind)
         lacking = re.match(r"AttributeError: '(\w+)' object has no attribute", error)
         misses = lacking is not None and lacking[1] in {owner, StandInLayer.__name__}
         self.wanting = self.wanting + 1 if misses else 0
@@ -77,8 +86,9 @@ class SearchResult:
 
         By its processor time, as calls do not return, or as no argument helps.
         """
-        if self.wanting >= _MOST_WANTING or self.alike.total() >= _MOST_ALIKE:
-            self.wanting, self.alike = 0, Counter()
+        learns = self.known < _MOST_KNOWN
+        if self.wanting >= _MOST_WANTING or self.alike.total() >= _MOST_ALIKE or not learns:
+            self.wanting, self.alike, self.known = 0, Counter(), 0
             return True
         now = time.process_time() > until
         self.time_is_up |= now

@@ -19,9 +19,11 @@ from npufix.rewriters.verification.calls.values import (
     MadeArgument,
     Spec,
     Value,
+    make_again,
     seed_generator,
 )
 from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_layers
+from npufix.rewriters.verification.inputs.objects.openmmlab.annotations import offer_detections
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
 )
@@ -112,15 +114,6 @@ def make_layers(name: str) -> Callable[..., torch.nn.Module]:
 
 _ADJACENCY = r"(^|_)adj(acency)?(_|$)"
 _NODES = 5
-DETECTED = r"^(targets|indices)$"
-_FOUND = r"target|annotation|^gts?(_|$)|truth|instances"
-_TARGETS = r"(?i)(list|sequence)\[dict\[str,Tensor\]\]"
-_PAIRS = r"(?i)(list|sequence)\[tuple\[Tensor,Tensor\]\]"
-_COUNTS = (3, 2), (0, 2)
-"""Objects in two images."""
-_MATCHES: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
-_MATCHES = (((2, 0), (0, 2)), ((1,), (1,))), (((), ()), ((0, 2), (1, 0)))
-"""Predictions, of three at least, that are matched with them."""
 _SOME_LAYER = "a linear layer"
 _BARE = "Identity"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
@@ -234,31 +227,21 @@ def let_fail(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     return {n: _FAILS if str(s) == str(_TANH) else s for n, s in specs.items()}
 
 
-def _make(
-    function: Callable[..., object], label: str, *given: object, **named: object
-) -> MadeArgument:
-    """Return an argument that a function or class of npufix makes, which programs import."""
-    own = f"__import__({function.__module__!r}, fromlist=[''])"
-    text = ", ".join([*map(repr, given), *(f"{n}={v!r}" for n, v in named.items())])
-    call = f"{own}.{function.__name__}({text})"
-    return MadeArgument(lambda: function(*given, **named), label, call)
-
-
 _TANH = MadeArgument(lambda: torch.tanh, "torch.tanh", "torch.tanh")
-_FAILS = _make(raising, "a function that raises")
-_OF_FEW = _make(of_few, "a function that raises for more than one row")
-_FAILS_OTHERWISE = _make(of_few, "one that raises another error", PassedError.__name__)
+_FAILS = make_again(raising, "a function that raises")
+_OF_FEW = make_again(of_few, "a function that raises for more than one row")
+_FAILS_OTHERWISE = make_again(of_few, "one that raises another error", PassedError.__name__)
 
 
 def make_stand_in(name: str, count: int = 0) -> MadeArgument:
     """Return a layer of any shape, another one for another name, with so many results."""
     label = f"a stand-in layer with {count} results" if count else "a stand-in layer"
-    return _make(StandInLayer, label, name, *[count] * (count > 0))
+    return make_again(StandInLayer, label, name, *[count] * (count > 0))
 
 
 def make_maker(name: str) -> MadeArgument:
     """Return a function that makes layers."""
-    return _make(make_layers, "a function that makes layers", name)
+    return make_again(make_layers, "a function that makes layers", name)
 
 
 def make_tree(count: int) -> torch.Tensor:
@@ -270,54 +253,18 @@ def make_tree(count: int) -> torch.Tensor:
 
 def offer_graph(name: str) -> list[Spec]:
     """Offer the adjacency of a graph without circles, for an argument that is called so."""
-    made = _make(make_tree, "the adjacency of a tree", _NODES)
+    made = make_again(make_tree, "the adjacency of a tree", _NODES)
     return [made] if re.search(_ADJACENCY, name) else []
-
-
-def make_targets(*counts: int) -> list[dict[str, torch.Tensor]]:
-    """Return what a detector is to find in each image: so many objects, with labels and boxes.
-
-    The boxes are such by corners and by centres with sizes.
-    """
-    made = []
-    for image, count in enumerate(counts):
-        drawn = torch.rand(count, 4, generator=seed_generator("targets", image)) * 0.25
-        sides = drawn + torch.tensor([0.125, 0.25, 0.5, 0.625])
-        whole = torch.arange(count)
-        one = {"labels": (whole + image) % 2, "boxes": sides, "area": sides[:, 2] * sides[:, 3]}
-        one |= {"iscrowd": whole * 0, "image_id": torch.tensor([image])}
-        made.append(one | {"size": torch.tensor([24, 32]), "orig_size": torch.tensor([48, 64])})
-    return made
-
-
-def make_matches(*matches: tuple[tuple[int, ...], ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return for each image which predictions are matched with which objects."""
-    return [(torch.tensor(a).long(), torch.tensor(b).long()) for a, b in matches]
-
-
-def offer_detections(parameter: Parameter, use: Use) -> list[Spec]:
-    """Offer targets of two images, or matches with them, for an argument that is a list of such."""
-    name, annotation = parameter.name, re.sub(r"typing\.|torch\.| ", "", parameter.annotation)
-    unsaid = not annotation and not parameter.has_default and use.looped
-    told = re.fullmatch(_TARGETS, annotation) and re.search(_FOUND, name)
-    if told or (unsaid and name == "targets"):
-        both = zip(("targets of two images", "targets of one image of two"), _COUNTS, strict=True)
-        return [_make(make_targets, label, *counts) for label, counts in both]
-    if re.fullmatch(_PAIRS, annotation) or (unsaid and name == "indices"):
-        labels = "matches in two images", "matches in one image of two"
-        every = zip(labels, _MATCHES, strict=True)
-        return [_make(make_matches, label, *matches) for label, matches in every]
-    return []
 
 
 def make_layer(kind: str, seed: int) -> MadeArgument:
     """Return a layer of a class of ``torch.nn``, with small sizes."""
-    return _make(layer, f"an nn.{kind}", kind, seed)
+    return make_again(layer, f"an nn.{kind}", kind, seed)
 
 
 def offer_chain(kind: str) -> MadeArgument:
     """Offer a model of layers of a class of ``torch.nn``."""
-    return _make(chain, f"a model of three nn.{kind}", 0, kind)
+    return make_again(chain, f"a model of three nn.{kind}", 0, kind)
 
 
 def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -362,20 +309,20 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
     label = "parameters with small gradients" if scale else "parameters without gradients"
-    other = _make(parameters, label, seed, scale)
-    every = _make(parameters, "parameters with gradients, every one", seed, scale, every=True)
-    return [_make(parameters, _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
+    other = make_again(parameters, label, seed, scale)
+    every = make_again(parameters, "parameters with gradients, every one", seed, scale, every=True)
+    return [make_again(parameters, _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
 
 
 def with_filters(spec: Spec) -> Spec:
     """Return weights of which some have three dimensions, in place of those that have two."""
     made = isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS
-    return _make(filters, "parameters with gradients, some of a convolution") if made else spec
+    return make_again(filters, "parameters with gradients, some of a convolution") if made else spec
 
 
 def make_groups(name: str) -> Spec:
     """Return weights in groups, for the argument of an optimiser's class."""
-    return _make(groups, "parameters in two groups", sum(map(ord, name)))
+    return make_again(groups, "parameters in two groups", sum(map(ord, name)))
 
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
@@ -384,16 +331,16 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         return found
     if re.search(_MODULES_ANNOTATION, parameter.annotation):
         seed = sum(map(ord, parameter.name))
-        return [_make(models, f"a list of three nn.{k}", seed, k) for k in _OF_SEVERAL]
+        return [make_again(models, f"a list of three nn.{k}", seed, k) for k in _OF_SEVERAL]
     return _guess_object(parameter, use)
 
 
 def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     seed, annotation = sum(map(ord, parameter.name)), parameter.annotation
     name = parameter.name.removeprefix(OWN)
-    some_layer = _make(linear, _SOME_LAYER, seed)
+    some_layer = make_again(linear, _SOME_LAYER, seed)
     with_buffers = make_layer("BatchNorm1d", seed)
-    whole = _make(model, "a layer with buffers and a frozen weight", seed)
+    whole = make_again(model, "a layer with buffers and a frozen weight", seed)
     kinds = list_layers(annotation)
     optimizer = find_class_of(annotation, torch.optim, torch.optim.Optimizer)
     plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
@@ -401,24 +348,24 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     if kinds and kinds != ["Module"]:
         made = [make_layer(kind, seed) for kind in kinds]
     elif re.search(_MODULE_ANNOTATION, annotation):
-        stand_in = _make(StandInModule, "a stand-in module")
+        stand_in = make_again(StandInModule, "a stand-in module")
         called = re.search(MODEL, name) or use.called
         made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
         made = [s for s in made if s is not stand_in or not use.attributes & _WEIGHTS_OF]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
         twice = bool(use.attributes & {"modules", "named_modules"})  # it meets the weight of both
-        made += [_make(tied, "two layers that share a weight", seed)] * twice
+        made += [make_again(tied, "two layers that share a weight", seed)] * twice
         # of images of any width, as a critic of ``x (B, C, H, W)``
         made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
     elif re.search(r"\bGenerator\b", annotation) or (name == "generator" and not use.called):
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
-        made = [*left_out, _make(generator, "a generator", seed)]
+        made = [*left_out, make_again(generator, "a generator", seed)]
     elif parameter.has_default:
         made = _offer_remembering(name, annotation) if parameter.default is None else []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
         # who goes through the gradients may ask whether they are finite
-        over = _make(overflown, "SGD over weights with an infinite gradient")
+        over = make_again(overflown, "SGD over weights with an infinite gradient")
         made += [over] * ("param_groups" in use.attributes)
     elif use.trained or (re.search(_WEIGHTS, name) and use.looped and not plain):
         weights = make_weights(parameter.name)
@@ -441,7 +388,7 @@ def _offer_remembering(name: str, annotation: str) -> list[Spec]:
         return []
     listed = re.search(_LISTED, annotation or name) is not None
     label = "a list of SGD with momentum" if listed else "SGD with momentum"
-    return [Value(None, given=False), _make(remembering, label, listed=listed)]
+    return [Value(None, given=False), make_again(remembering, label, listed=listed)]
 
 
 def offer_members(kind: type[enum.Enum], name: str) -> list[Spec]:

@@ -71,6 +71,26 @@ def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     return [*listed, *nested]
 
 
+def lengthen(specs: Sequence[Spec], use: Use) -> list[Spec]:
+    """Return guesses with lists that are as long as code goes, and longer: four for ``x[3]``."""
+    short = [_is_short(spec, use.length) for spec in specs]
+    by_length = [
+        [_repeat(s, count) if is_short else s for s, is_short in zip(specs, short, strict=True)]
+        for count in (use.length, use.length + 1)
+    ]
+    return list(dict.fromkeys([s for made in by_length[: 1 + any(short)] for s in made]))
+
+
+def _is_short(spec: Spec, length: int) -> bool:
+    if not isinstance(spec, Several) or spec.keys or spec.each:
+        return False
+    return 0 < len(spec.items) < length
+
+
+def _repeat(spec: Spec, count: int) -> Spec:
+    return replace(spec, items=spec.items[:1] * count) if isinstance(spec, Several) else spec
+
+
 def guess_added_up(parameter: Parameter, use: Use) -> list[Spec]:
     """Return lists of the numbers that Python adds up, whatever else may stand in a list."""
     bare = re.fullmatch(r"(typing\.)?(List|Sequence|list)|", parameter.annotation)

@@ -364,7 +364,9 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
     if not _is(node.value, name):
         return
     use.indexed = True
-    use.length = max([use.length, *(_axes_for(n) for n in read_axis(node.slice))])
+    # ``x[2:]`` is to hold something as well
+    first = node.slice.lower if isinstance(node.slice, ast.Slice) and not node.slice.upper else None
+    use.length = max([use.length, *(_axes_for(n) for n in read_axis(first or node.slice))])
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         use.keys += [node.slice.value] * (node.slice.value not in use.keys)
     elif isinstance(node.slice, ast.Tuple):
