@@ -165,7 +165,7 @@ def _with_evidence(
                 seldom = int(not site.is_hot) if site.occasion is Occasion.STEP else 2
                 yield Located(file=file, site=site, finding=finding, seldom=seldom)
             continue
-        kernels = measured.evidence.at(file.relative, site.lines, site.function)
+        kernels = measured.evidence.at(file.relative, site)
         if site.rule.launches_together:
             types = set(kernels["type"].astype(str))
             if not all(types & set(group) for group in site.rule.launches_together):

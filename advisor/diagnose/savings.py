@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.item import Item, T
-    from npufix.reports.prediction import Forecast
+    from npufix.reports.prediction import Forecast, Prediction
     from npufix.reports.report import StepSplit
 
     Mask = NDArray[np.bool_]
@@ -135,9 +135,10 @@ def _total(settled: Sequence[Item], forecast: Forecast | None) -> Saving:
     if forecast is None or together is None:
         return Saving(low, high, "sum of the findings, shared time counted once")
     # That a rank is idle for longer than others is what its own changes mend.
-    same = max(together.saved_low_ns, 0), max(together.saved_high_ns, 0)
-    same = min(same[0], sum(s.low_ns for s in of_job)), min(same[1], sum(s.high_ns for s in of_job))
-    low, high = low + together.saved_low_ns - same[0], high + together.saved_high_ns - same[1]
+    least, most = _as_told(together, forecast.now_ns)
+    same = min(max(least, 0), sum(s.low_ns for s in of_job))
+    low += least - same
+    high += most - min(max(most, 0), sum(s.high_ns for s in of_job))
     # All together save no less than one of them alone.
     told = [i for i in everything if not (i.change and i.change.hurries)]
     every = [item.finding.saving for item in told if item.finding.saving]
@@ -147,6 +148,17 @@ def _total(settled: Sequence[Item], forecast: Forecast | None) -> Saving:
     low, high = (min(max(0, ns), forecast.now_ns) for ns in (low, high))
     low = low if low >= TOLD * forecast.now_ns else 0
     return Saving(low, high, basis)
+
+
+def _as_told(together: Prediction, now_ns: int) -> tuple[int, int]:
+    """Return what is saved between the ends of the predicted step, as a reader works it out.
+
+    Where steps vary by more than is saved, that says nothing of the changes.
+    """
+    least, most = now_ns - together.step_high_ns, now_ns - together.step_low_ns
+    if together.verdict == "gain" and least > 0:
+        return least, most
+    return together.saved_low_ns, together.saved_high_ns
 
 
 def _same_idle(items: Sequence[Item], end: str) -> int:

@@ -19,12 +19,13 @@ from npufix.rules.shared.recording.observing import NEXT_BATCH, rows_where
 from npufix.rules.shared.recording.recorded_cells import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.profile import Profile
+    from npufix.profiling_parsers.profile import CallSite, Profile
     from npufix.reports.report import LeftOutStep
+    from npufix.rewriters.edit.site import Site
 
     Mask = NDArray[np.bool_]
 
@@ -75,6 +76,10 @@ class Evidence:
     left_out: tuple[LeftOutStep, ...]
     outlier_ops: pd.DataFrame
     """As ``host_ops``, of the outliers that are longer than the others."""
+    stacks: Sequence[Sequence[CallSite]]
+    """Those that ``kernels`` and ``host_ops`` have the numbers of, the innermost frame first."""
+    mapped: Mapping[str, str]
+    """Recorded path -> path in the source."""
 
     @property
     def outliers(self) -> dict[int, int]:
@@ -107,17 +112,35 @@ class Evidence:
         for line, kind, shapes, types in cells.itertuples(index=False):
             yield int(line), str(kind), str(shapes), str(types)
 
-    def at(self, path: str, lines: frozenset[int], function: str) -> pd.DataFrame:
-        """Return the steady kernels that these lines asked for.
+    def at(self, path: str, site: Site) -> pd.DataFrame:
+        """Return the steady kernels that the lines of a site asked for.
 
         Where the dump has only functions, those are the kernels of the function around them.
         """
         frame = self.kernels
         here = frame[(frame["path"] == path).to_numpy() & self.computes & self.steady]
-        on_lines = here["line"].isin(list(lines)) & (here["level"] == "line")
-        name = function.rsplit(".", 1)[-1]
+        on_lines = here["line"].isin(list(site.lines)) & (here["level"] == "line")
+        name = site.function.rsplit(".", 1)[-1]
         in_function = (here["function"] == name) & (here["level"] == "function")
-        return here[on_lines | in_function]
+        return self._asked_for(path, site.own_lines, here[on_lines | in_function])
+
+    def _asked_for(self, path: str, own_lines: set[int], rows: pd.DataFrame) -> pd.DataFrame:
+        """Leave out the kernels of a helper that others call.
+
+        ``rotate_half`` runs for the queries on one line and for the keys on the next.
+        """
+        of_helper = ~rows["line"].isin(list(own_lines)).to_numpy() & (rows["level"] == "line")
+        numbers = rows["stack"].to_numpy()
+        called = {
+            number
+            for number in np.unique(numbers[of_helper]).tolist()
+            if number >= 0
+            and any(self._is_at(path, own_lines, site) for site in self.stacks[number])
+        }
+        return rows[~of_helper | np.isin(numbers, list(called))] if called else rows
+
+    def _is_at(self, path: str, lines: set[int], frame: CallSite) -> bool:
+        return frame.line in lines and self.mapped.get(frame.path) == path
 
     def selections(self, path: str, lines: frozenset[int]) -> frozenset[int]:
         """Return the labels of calls there that wait until a mask has been counted."""
@@ -174,6 +197,8 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         steps=max(1, int(profile.kernels["step"][steady].nunique())),
         left_out=tuple(left_out),
         outlier_ops=host_ops[in_outliers.to_numpy(bool)],
+        stacks=profile.stacks,
+        mapped=mapped,
     )
 
 

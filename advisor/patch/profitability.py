@@ -70,7 +70,7 @@ def weigh(
 def prices(evidence: Evidence, path: str, site: Site) -> Prices:
     """Return what the kernels of a dump cost, at a place and everywhere."""
     kernels = evidence.kernels[evidence.computes & evidence.steady]
-    here = evidence.at(path, site.lines, site.function)
+    here = evidence.at(path, site)
     means = (
         frame.groupby("type", observed=True)["duration_ns"].mean() for frame in (here, kernels)
     )

@@ -68,7 +68,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield from write(number, finding)
     if report.forecast is not None:
         yield from ("", "## Prediction", "")
-        yield from (f"- {text(line)}" for line in forecast_lines(report.forecast))
+        yield from (f"- {text(line)}" for line in forecast_lines(report.forecast, report.findings))
     yield from _gaps(report)
 
 

@@ -44,7 +44,7 @@ def show(
         show_step(report.split, console)
     if details:
         show_step_remarks(report.split, console)
-        for line in forecast_lines(report.forecast):
+        for line in forecast_lines(report.forecast, report.findings):
             paragraph(line, console)
     for name in there(report):
         if name in wanted:

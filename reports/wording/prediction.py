@@ -8,7 +8,7 @@ from npufix.reports.prediction import WORST_ERROR
 from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.reports.prediction import Forecast, Prediction, Question
     from npufix.reports.report import Finding
@@ -30,7 +30,7 @@ _COARSE = (
 )
 
 
-def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
+def forecast_lines(forecast: Forecast | None, findings: Sequence[Finding] = ()) -> Iterator[str]:
     """Yield what is predicted, the answer to what was asked first; nothing without a forecast."""
     if forecast is None:
         return
@@ -38,6 +38,7 @@ def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
         yield from _answer(forecast, forecast.question)
     if forecast.together is not None and len(forecast.waterfall) > 1:
         yield f"All changes together: {step_text(forecast, forecast.together)}."
+        yield from _left_out(forecast, findings)
     limit, busy = _LIMITS[forecast.limit], milliseconds(forecast.limit_ns)
     if forecast.error > WORST_ERROR:
         yield (
@@ -62,7 +63,19 @@ def path_text(forecast: Forecast) -> str:
     return f"The critical path of a step: {', '.join(told)}." if told else ""
 
 
-def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
+def _left_out(forecast: Forecast, findings: Sequence[Finding]) -> Iterator[str]:
+    """Say which findings save something that is not among what all changes make together."""
+    replayed = {bar.finding for bar in forecast.waterfall}
+    numbers = [
+        str(number)
+        for number, finding in enumerate(findings, 1)
+        if finding.saving is not None and number not in replayed
+    ]
+    if numbers:
+        yield f"Without {', '.join(numbers)}: what they save is not replayed with the others."
+
+
+def forecast_summary(forecast: Forecast | None, findings: Sequence[Finding] = ()) -> Iterator[str]:
     """Yield the same in a line or two: what was asked, and what all changes make together."""
     if forecast is None:
         return
@@ -75,6 +88,7 @@ def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
         low, high = milliseconds(made.step_low_ns), milliseconds(made.step_high_ns)
         limit = _LIMITS[made.limit]
         yield f"Together: {now} -> {after} ({low} to {high}); the limit then is {limit}."
+        yield from _left_out(forecast, findings)
 
 
 def _answer(forecast: Forecast, question: Question) -> Iterator[str]:

@@ -20,7 +20,10 @@ _NOW = Forecast("replay", 103 * _MS, 0.004, 3, 900, "computing", 99 * _MS, _GAIN
 def test_the_answer_to_what_was_asked_comes_first() -> None:
     asked = Question(["NPU101", "NPU999"], False, [1], ["NPU999"], _GAIN)  # noqa: FBT003 - a field
     bars = [Bar(1, "NPU101", 30 * _MS, 73 * _MS), Bar(2, "NPU103", 11 * _MS, 62 * _MS)]
-    lines = [*forecast_lines(replace(_NOW, question=asked, waterfall=bars))]
+    none = finding("NPU1")
+    saves = replace(none, saving=Saving(1, 2, ""))
+    told = replace(_NOW, question=asked, waterfall=bars)
+    lines = [*forecast_lines(told, [saves, saves, none, saves])]
     change = "103 ms -> 62 ms (60 ms to 64 ms); the limit then is the host (58 ms)."
     replayed = (
         "Replayed without a change: 103 ms per step, 0.4% off the recorded one; the limit is the"
@@ -30,6 +33,7 @@ def test_the_answer_to_what_was_asked_comes_first() -> None:
         f"What if NPU101, NPU999: {change}",
         "No finding of this run whose change can be replayed: NPU999.",
         f"All changes together: {change}",
+        "Without 4: what they save is not replayed with the others.",
         replayed,
     ]
 
