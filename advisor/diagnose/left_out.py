@@ -189,7 +189,9 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     if is_cold(file.relative, loads_data=loads) or left_out or in_training:
         return False  # in training nothing is generated
     in_no_step = callers.unused(site.function) or _only_evaluates(file, site)
-    return not in_no_step and _is_of_use(file, site, callers, tree.configuration.allow)
+    if in_no_step or not _is_of_use(file, site, callers, tree.configuration.allow):
+        return False
+    return file.path in tree.named or not _is_beside(file, site, callers)
 
 
 def _only_evaluates(file: SourceFile, site: Site) -> bool:
@@ -245,8 +247,13 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     for needed in _speaks_for(site):
         if not callers.mention(needed):
             return False
+    return True
+
+
+def _is_beside(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether all that call the function of a site, as far as names tell, are in no step."""
     if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
-        return True
+        return False
     # A step may call a method by another name: ``self.distance(a, b)``.
     sure = site.safety is Safety.SAFE and "." in site.function
     beside = not sure and callers.beside_steps(site, file.relative)
@@ -254,7 +261,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     called_here = name == site.function or f"self.{name}(" in file.text
     beside = beside or (called_here and callers.only_inferred(site.function))
     beside = beside or callers.only_between(site.function)
-    return not (beside or callers.set_up(site.function, file.relative))
+    return beside or callers.set_up(site.function, file.relative)
 
 
 @lru_cache(maxsize=1)  # the findings of a file come one after the other
