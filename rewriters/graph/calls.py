@@ -386,8 +386,10 @@ class CallReader:
             node = tensor_op(self.state.graph, name, args, keywords, self.state.epoch)
         if name in operators.FRESH:
             return self.state.once(node)
-        if self.state.reshapes:
-            return node
+        return node if self.state.reshapes else self._of_known_rank(node)
+
+    def _of_known_rank(self, node: Node) -> Node:
+        """Read what a call is of a tensor of which the number of dimensions is known."""
         node = chunks.from_end(self.state.graph, node, self.state.ranks)
         return chunks.join(self.state.graph, node, self.state.ranks) or node
 

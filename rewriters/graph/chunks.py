@@ -111,7 +111,7 @@ def listed(graph: Graph, node: Node) -> Node | None:
 
 
 def leading(graph: Graph, view: Node, index: int) -> Node | None:
-    """Return element ``index`` of ``rearrange(x, "... (d r) -> r ... d", r=2)``, the first of two."""
+    """Return an element of ``rearrange(x, "... (d r) -> r ... d", r=2)``, one of two."""
     if view.op != "einops.rearrange" or len(view.args) != 3 or not _is(view.args[2], _TWO):  # noqa: PLR2004 - x, text, a length
         return None
     found = _SPLIT_FIRST.fullmatch(str(view.args[1].value))

@@ -2,7 +2,7 @@
 
 What: ``x.gather(1, index)`` with an index of one column, ``x.gather(0, index)`` on a vector,
 ``x.gather(0, index.unsqueeze(-1).expand(-1, x.size(1)))``, which picks whole rows, and
-``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch.
+``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch, by a width that is a setting as well.
 
 Why it is slow on the NPU: GatherElements computes the address of every element for itself, an int64
 index is cast first, and an expanded one is written out in full. An index of one column is a row
@@ -342,8 +342,10 @@ def _whole_rows(site: Site) -> bool:
 
 
 def _counts(site: Site) -> bool | None:
-    width = site.number("width")
-    return None if width is None else width >= 0
+    width, columns = site.number("width"), site.size("x", -1)
+    if width is None:
+        return None
+    return width >= 0 and columns in {None, width}  # of wider rows the first columns are copied
 
 
 ROWS_OF_BATCH = Condition(
