@@ -143,6 +143,9 @@ class Site(Protocol):
     def is_projected(self, name: str) -> bool:
         """Tell whether a linear layer computes the value, or the whole that it is a part of."""
 
+    def is_power_of_length(self, name: str, weight: str, power: float) -> bool:
+        """Tell whether a number is made as the power of the length that a weight is made with."""
+
     def is_buffer(self, name: str) -> bool | None:
         """Tell whether a tensor belongs to a module and takes no gradient."""
 

@@ -18,7 +18,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
     from npufix.rewriters.edit.site import Site
@@ -102,8 +102,12 @@ _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
 _OF_TWO = re.compile(r"\blayer of 2:")
 """What is said of keys and values alone: one launch less is not worth new names in checkpoints."""
-_MORE_TEXT = {"einsum-product": 24, "scaled-unit-rows": _LONG}
-"""Characters by which a text may be longer: a product for an einsum saves calls of the host."""
+_TURNS = re.compile(r"\.(permute|transpose|(un)?flatten|(un)?squeeze|sum)\(")
+_MORE_TEXT: Mapping[str, tuple[Callable[[str], int], int]] = {
+    "einsum-product": (lambda text: len(_TURNS.findall(text)), 3),
+    "scaled-unit-rows": (len, _LONG),
+}
+"""By how many views, or characters, a text may be longer: a product saves calls of the host."""
 _A_LITTLE = 44
 """Characters by which a text may be longer than the old one where it saves one launch a call."""
 _LONGER = 6
@@ -189,7 +193,8 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     if is_cold(file.relative, loads_data=loads) or left_out or in_training:
         return False  # in training nothing is generated
     in_no_step = callers.unused(site.function) or _only_evaluates(file, site)
-    return not in_no_step and _is_of_use(file, site, callers, tree.configuration.allow)
+    of_use = not in_no_step and _is_of_use(file, site, callers, tree.configuration.allow)
+    return of_use and (file.path in tree.named or not _is_beside(file, site, callers))
 
 
 def _only_evaluates(file: SourceFile, site: Site) -> bool:
@@ -242,11 +247,13 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
-    for needed in _speaks_for(site):
-        if not callers.mention(needed):
-            return False
+    return all(map(callers.mention, _speaks_for(site)))
+
+
+def _is_beside(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether all that call the function of a site, as far as names tell, are in no step."""
     if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
-        return True
+        return False
     # A step may call a method by another name: ``self.distance(a, b)``.
     sure = site.safety is Safety.SAFE and "." in site.function
     beside = not sure and callers.beside_steps(site, file.relative)
@@ -254,7 +261,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     called_here = name == site.function or f"self.{name}(" in file.text
     beside = beside or (called_here and callers.only_inferred(site.function))
     beside = beside or callers.only_between(site.function)
-    return not (beside or callers.set_up(site.function, file.relative))
+    return beside or callers.set_up(site.function, file.relative)
 
 
 @lru_cache(maxsize=1)  # the findings of a file come one after the other
@@ -367,9 +374,9 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.search == "loops":
         longer = len(text) > 2 * (len(site.code) + _LONG)
         return longer or text.count("\n") > _LONGER + site.code.count("\n")
-    more = _MORE_TEXT.get(site.rule.name)
-    if more is not None:
-        return len(text) > len(site.code) + more
+    if site.rule.name in _MORE_TEXT:
+        count, more = _MORE_TEXT[site.rule.name]
+        return count(text) > count(site.code) + more
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:

@@ -187,6 +187,8 @@ class SourceTree:
     files: Mapping[str, SourceFile]
     problems: tuple[Problem, ...]
     configuration: Configuration = EVERYTHING
+    named: frozenset[Path] = frozenset()
+    """Files that were named one by one: who calls what is in them need not be in the tree."""
 
 
 def read_source_tree(root: Path, configuration: Configuration | None = None) -> SourceTree:
@@ -234,7 +236,8 @@ def read_source_trees(
     if not files and not problems and not exclude_named:
         raise SourceError("no Python file in there", "give the folders of your program")
     given = roots[0] if len(roots) == 1 else common
-    return SourceTree(given, base, files, tuple(problems), configuration)
+    named = frozenset(root for root in roots if not root.is_dir())
+    return SourceTree(given, base, files, tuple(problems), configuration, named)
 
 
 def find_shared_folder(roots: Sequence[Path]) -> Path:

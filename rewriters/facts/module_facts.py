@@ -119,6 +119,27 @@ def _list_assigned(
     return list_assigned(flow.names, flow.cls, str(node.value))
 
 
+def is_power_of_length(flow: FunctionFlow, scale: Node, weight: Node, power: float) -> bool:
+    """Tell whether a number is the power of the length of a weight, going by where both are made.
+
+    ``self.scale = dim**-0.5`` beside ``self.gamma = nn.Parameter(torch.ones(dim))``.
+    """
+    match _list_assigned(flow, scale), _list_assigned(flow, weight):
+        case [(first, ast.BinOp(ast.Name(base), ast.Pow(), exponent))], [
+            (second, ast.Call(parameter, [ast.Call(factory, [ast.Name(length), *_])]))
+        ]:
+            if flow.names.dotted(parameter) not in _PARAMETER or first is not second:
+                return False
+            made = flow.names.dotted(factory) in {"torch.ones", "torch.zeros", "torch.empty"}
+            again = any(
+                isinstance(node, ast.Name) and node.id == length and isinstance(node.ctx, ast.Store)
+                for node in nodes_of(first)
+            )
+            raised = ast.unparse(exponent) == str(power)
+            return made and raised and base == length and not again
+    return False
+
+
 def may_keep_buffers(names: ModuleNames, cls: ast.ClassDef | None) -> bool:
     """Tell whether a class is a module, as far as its own bases, their names or its methods say.
 

@@ -137,6 +137,11 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Tell whether a layer computes the value, or the whole that it is a part of."""
         return _is_projected(self.match.bindings[name])
 
+    def is_power_of_length(self, name: str, weight: str, power: float) -> bool:
+        """Tell whether a number is made as the power of the length that a weight is made with."""
+        found = self.match.bindings
+        return module_facts.is_power_of_length(self.flow, found[name], found[weight], power)
+
     def is_buffer(self, name: str) -> bool | None:
         """Tell whether a tensor belongs to a module and takes no gradient."""
         return is_buffer(self.flow, self.match.bindings[name])

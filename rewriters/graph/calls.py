@@ -319,6 +319,9 @@ class CallReader:
         ``repeat(x, "b n -> b n d", d=4)`` is ``x[..., None].expand(-1, -1, 4)``.
         """
         graph, epoch = self.state.graph, self.state.epoch
+        if args and args[0].op in {Op.LIST, Op.TUPLE}:
+            node = tensor_op(graph, name, args, keywords, epoch)
+            return (chunks.listed(graph, node) if name == "einops.rearrange" else None) or node
         plain = len(args) == 2 and args[0].op not in {Op.LIST, Op.TUPLE}  # noqa: PLR2004
         before, arrow, after = str(args[1].value).partition("->") if plain else ("",) * 3
         if not arrow or "..." in before:
@@ -383,9 +386,12 @@ class CallReader:
             node = tensor_op(self.state.graph, name, args, keywords, self.state.epoch)
         if name in operators.FRESH:
             return self.state.once(node)
-        return (
-            None if self.state.reshapes else chunks.join(self.state.graph, node, self.state.ranks)
-        ) or node
+        return node if self.state.reshapes else self._of_known_rank(node)
+
+    def _of_known_rank(self, node: Node) -> Node:
+        """Read what a call is of a tensor of which the number of dimensions is known."""
+        node = chunks.from_end(self.state.graph, node, self.state.ranks)
+        return chunks.join(self.state.graph, node, self.state.ranks) or node
 
 
 def _writes(name: str, code: ast.Call, env: Mapping[str, Node]) -> bool:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _RESHAPES = frozenset({"reshape", "reshape(*)", "view", "view(*)"})
 _SPLIT_LAST = re.compile(r"(.*?)\((\w+) (\w+)\) -> \1\2 \3")
 _JOIN_LAST = re.compile(r"(.*?)(\w+) (\w+) -> \1\(\2 \3\)")
+_SPLIT_FIRST = re.compile(r"(.*?)\((\w+) (\w+)\) -> (\w+) \1(\w+)")
+_JOIN_LISTED = re.compile(r"(\w+) (.*?)(\w+) -> \2\((\w+) (\w+)\)")
+_REDUCES = frozenset({"mean", "norm", "std", "var"})
 _TWO = 2
 
 
@@ -83,6 +86,66 @@ def join(graph: Graph, node: Node, ranks: Ranks) -> Node | None:
     if not _joins_the_last(node, stack, ranks):
         return None
     return graph.node("flatten", stack, graph.constant(-2), graph.constant(-1), epoch=node.epoch)
+
+
+def listed(graph: Graph, node: Node) -> Node | None:
+    """Return ``rearrange([a, b], "r ... d -> ... (d r)")`` as a stack that is flattened.
+
+    With the list in front, ``... (r d)``, it is ``torch.cat((a, b), -1)``.
+    """
+    tensors, text, *lengths = node.args
+    found = _JOIN_LISTED.fullmatch(str(text.value))
+    told = not lengths or (len(lengths) == 1 and _is(lengths[0], len(tensors.args)))
+    if tensors.op not in {Op.LIST, Op.TUPLE} or found is None or not told:
+        return None
+    name, _, last, *joined = found.groups()
+    if any(arg.op == Op.STAR for arg in tensors.args) or node.value not in {(), None, (name,)}:
+        return None
+    end, parts = graph.constant(-1), graph.node(Op.TUPLE, *tensors.args)
+    if joined == [name, last]:
+        return graph.node("cat", parts, end, epoch=node.epoch)
+    if joined != [last, name]:
+        return None
+    stack = graph.node("stack", parts, end, epoch=node.epoch)
+    return graph.node("flatten", stack, graph.constant(-2), end, epoch=node.epoch)
+
+
+def leading(graph: Graph, view: Node, index: int) -> Node | None:
+    """Return an element of ``rearrange(x, "... (d r) -> r ... d", r=2)``, one of two."""
+    if view.op != "einops.rearrange" or len(view.args) != 3 or not _is(view.args[2], _TWO):  # noqa: PLR2004 - x, text, a length
+        return None
+    found = _SPLIT_FIRST.fullmatch(str(view.args[1].value))
+    if found is None or view.value != (found[4],) or not -_TWO <= index < _TWO:
+        return None
+    if (found[2], found[3]) == (found[5], found[4]):
+        return every_other(graph, view.args[0], index % _TWO, view.epoch)
+    same = (found[2], found[3]) == (found[4], found[5])
+    return _half(graph, view.args[0], index, view.epoch) if same else None
+
+
+def from_end(graph: Graph, node: Node, ranks: Ranks) -> Node:
+    """Return ``x.mean(2)`` as ``x.mean(-1)`` where ``x`` has three dimensions.
+
+    A matrix is left as it is: its last dimension is that of channels as well.
+    """
+    at = 2 if node.op == "norm" else 1
+    if node.op not in _REDUCES or len(node.args) <= at:
+        return node
+    rank = _rank(node.args[0], ranks)
+    if rank <= _TWO or not _is(node.args[at], rank - 1):
+        return node
+    args = [*node.args[:at], graph.constant(-1), *node.args[at + 1 :]]
+    return graph.node(node.op, *args, value=node.value, epoch=node.epoch)
+
+
+def _rank(x: Node, ranks: Ranks) -> int:
+    """Return how many dimensions a tensor has, 0 where nobody knows."""
+    while x not in ranks and x.args and x.op in operators.SAME_SHAPE:
+        x = x.args[0]
+    if x.op == Op.PHI:
+        found = {_rank(part, ranks) for part in x.args[1:]}
+        return found.pop() if len(found) == 1 else 0
+    return ranks.get(x, 0)
 
 
 def every_other(graph: Graph, x: Node, first: int, epoch: int) -> Node:

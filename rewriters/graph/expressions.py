@@ -191,6 +191,10 @@ class ExpressionReader:
         if base.op == Op.SHAPE:
             number = self.state.graph.constant(index)
             return self.state.graph.node(Op.SIZE, base.args[0], number, epoch=base.epoch)
+        if base.op == "einops.rearrange" and not self.state.reshapes:
+            half = chunks.leading(self.state.graph, base, index)
+            if half is not None:
+                return half
         fits = base.op == Op.TUPLE and -len(base.args) <= index < len(base.args)
         if fits and all(arg.op != Op.STAR for arg in base.args):
             return base.args[index]

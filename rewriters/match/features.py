@@ -43,7 +43,8 @@ FEATURES = frozenset(
 )
 _BY_WORD = {
     "argwhere": POSITIONS, "cat": TURNED, "concat": TURNED, "concatenate": TURNED,
-    "layer_norm": NORMED_SUM, "mean": CHOSEN_SUM, "nonzero": POSITIONS, "stack": TURNED,
+    "layer_norm": NORMED_SUM, "mean": CHOSEN_SUM, "nonzero": POSITIONS,
+    "rearrange": TURNED, "stack": TURNED,
     "sum": CHOSEN_SUM, "to": MOVED, "where": POSITIONS,
 }  # fmt: skip
 _COUNTED = frozenset({"enumerate", "range"})
@@ -122,7 +123,7 @@ def _of_call(call: ast.Call, values: _Values, wanted: frozenset[str]) -> Iterato
             yield CHOSEN_SUM
         case "to" if any(values.may_be(r, _is_created) for r in receiver):
             yield MOVED
-        case "cat" | "concat" | "concatenate" | "stack":
+        case "cat" | "concat" | "concatenate" | "rearrange" | "stack":
             if any(values.may_be(o, values.holds_negative) for o in operands):
                 yield TURNED
 

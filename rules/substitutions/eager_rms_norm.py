@@ -56,14 +56,17 @@ def weight_32_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As ``weight_then_cast``, with the weight cast explicitly (Helium, Moshi)."""
     x32 = either(x.to(torch.float32), x)
     inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
-    return (weight.to(torch.float32) * (x32 * inverse)).to(x.dtype)
+    wide = weight.to(torch.float32)
+    return either(wide * (x32 * inverse), x32 * (wide * inverse)).to(x.dtype)
 
 
 def weight_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Multiply by the weight in float32 and round once (OLMo, ChatGLM): what the kernel does."""
     x32 = either(x.to(torch.float32), x)
     inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
-    return either(weight * (x32 * inverse), weight * x32 * inverse).to(x.dtype)
+    return either(weight * (x32 * inverse), weight * x32 * inverse, x32 * (weight * inverse)).to(
+        x.dtype
+    )
 
 
 def weight_if_given(x: Tensor, weight: Tensor, eps: float) -> Tensor:

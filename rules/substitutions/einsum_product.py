@@ -154,6 +154,11 @@ def f(a, b):
 def f(a, b):
     return torch.einsum("bchw,bc->bchw", a, b)
 """,
+        # a result that would be turned by a number of dimensions that nobody knows
+        """
+def f(weights: torch.Tensor, values: torch.Tensor):
+    return torch.einsum("...hqk,...hkc->...qhc", weights, values)
+""",
         # two that are added up, in another order in each batch
         """
 def f(a, b):
@@ -372,6 +377,29 @@ def heads(g: torch.Tensor, weight: torch.Tensor):
             """
 def heads(g: torch.Tensor, weight: torch.Tensor):
     return torch.matmul(g, weight.flatten(1)).unflatten(-1, weight.shape[1:])
+""",
+        ),
+        # any number of dimensions in front of a matrix of several columns, and a matrix turned
+        Rewritten(
+            """
+def to_cartesian(x: torch.Tensor, basis: torch.Tensor):
+    return torch.einsum("ijk,...i->...jk", basis, x)
+""",
+            """
+def to_cartesian(x: torch.Tensor, basis: torch.Tensor):
+    return torch.matmul(x, basis.flatten(1)).unflatten(-1, basis.shape[1:])
+""",
+        ),
+        Rewritten(
+            """
+def codes(x: torch.Tensor, books: torch.Tensor):
+    return torch.einsum("bti,nij->btnj", x, books)
+""",
+            """
+def codes(x: torch.Tensor, books: torch.Tensor):
+    return torch.matmul(x, books.transpose(0, 1).flatten(1)).unflatten(
+        -1, (books.shape[0], books.shape[2])
+    )
 """,
         ),
     ),

@@ -2,7 +2,7 @@
 
 What: ``x.gather(1, index)`` with an index of one column, ``x.gather(0, index)`` on a vector,
 ``x.gather(0, index.unsqueeze(-1).expand(-1, x.size(1)))``, which picks whole rows, and
-``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch.
+``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch, by a width that is a setting as well.
 
 Why it is slow on the NPU: GatherElements computes the address of every element for itself, an int64
 index is cast first, and an expanded one is written out in full. An index of one column is a row
@@ -142,9 +142,22 @@ def rows(x: Tensor, index: Tensor) -> Tensor:
     )
 
 
+def as_columns(index: Tensor) -> Tensor:
+    """Make a column of each row of a matrix."""
+    return either(
+        index.unsqueeze(-1),
+        index.view(index.size(0), index.size(1), 1),
+        index.view(-1, index.size(1), 1),
+        index.view(index.size(0), -1, 1),
+        index.reshape(index.size(0), index.size(1), 1),
+        index.reshape(-1, index.size(1), 1),
+        index.reshape(index.size(0), -1, 1),
+    )
+
+
 def rows_of_each(x: Tensor, index: Tensor) -> Tensor:
     """Pick rows of each element of a batch, with the index written out for each column."""
-    columns = index.unsqueeze(-1)
+    columns = as_columns(index)
     width = either(x.size(2), x.size(-1))
     return either(
         x.gather(1, columns.expand(-1, -1, width)),
@@ -155,7 +168,7 @@ def rows_of_each(x: Tensor, index: Tensor) -> Tensor:
 
 def rows_of_width(x: Tensor, index: Tensor, width: int) -> Tensor:
     """Pick rows of each element of a batch, by a width of its own (boxes of 4)."""
-    columns = index.unsqueeze(-1)
+    columns = as_columns(index)
     return either(
         x.gather(1, columns.expand(-1, -1, width)),
         x.gather(1, columns.repeat(1, 1, width)),
@@ -176,6 +189,17 @@ def select_rows_of(x: Tensor, index: Tensor, width: int) -> Tensor:
     starts = torch.arange(index.size(0), device=index.device).unsqueeze(1) * x.size(1)
     return (
         x.flatten(0, 1).index_select(0, (index + starts).flatten()).reshape(*index.shape, x.size(2))
+    )
+
+
+def select_columns_of_rows(x: Tensor, index: Tensor, width: int) -> Tensor:
+    """As ``select_rows``, of the first columns: a view where these are all."""
+    starts = torch.arange(index.size(0), device=index.device).unsqueeze(1) * x.size(1)
+    return (
+        x[..., :width]
+        .flatten(0, 1)
+        .index_select(0, (index + starts).flatten())
+        .reshape(*index.shape, width)
     )
 
 
@@ -234,6 +258,12 @@ def width_inputs(draw: Draw) -> dict[str, Any]:
     """Return the width of the rows besides."""
     given = batch_inputs(draw)
     return {**given, "width": given["x"].size(-1)}
+
+
+def fewer_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a width of all columns or of fewer."""
+    given = batch_inputs(draw)
+    return {**given, "width": draw.integer(1, given["x"].size(-1))}
 
 
 def vector_inputs(draw: Draw) -> dict[str, Any]:
@@ -306,9 +336,16 @@ def _rows_of_batch(site: Site) -> bool | None:
     return True if index == _MATRIX or x == _BATCH else None
 
 
-def _whole_rows(site: Site) -> bool | None:
+def _whole_rows(site: Site) -> bool:
     width, columns = site.number("width"), site.size("x", -1)
-    return None if columns is None or width is None else columns == width
+    return width is not None and columns == width
+
+
+def _counts(site: Site) -> bool | None:
+    width, columns = site.number("width"), site.size("x", -1)
+    if width is None:
+        return None
+    return width >= 0 and columns in {None, width}  # of wider rows the first columns are copied
 
 
 ROWS_OF_BATCH = Condition(
@@ -317,6 +354,7 @@ ROWS_OF_BATCH = Condition(
     _rows_of_batch,
 )
 WHOLE_ROWS = Condition("whole-rows", "the index is repeated for every column", _whole_rows)
+COUNTS = Condition("width-counts", "the width is a number of columns, not -1", _counts)
 ONE_COLUMN = Condition(
     "one-column-index", "the index has the shape (N, 1), on a matrix", _one_column
 )
@@ -365,6 +403,9 @@ RULE = Substitution(
         Form(rows, select, row_inputs, (IS_TENSOR, PLACES)),
         Form(rows_of_each, select_rows, batch_inputs, (IS_TENSOR, ROWS_OF_BATCH)),
         Form(rows_of_width, select_rows_of, width_inputs, (IS_TENSOR, ROWS_OF_BATCH, WHOLE_ROWS)),
+        Form(
+            rows_of_width, select_columns_of_rows, fewer_inputs, (IS_TENSOR, ROWS_OF_BATCH, COUNTS)
+        ),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),
     replaces=("GatherElements", "GatherElementsV2", "GatherElementsD"),

@@ -203,4 +203,27 @@ def f(x: torch.Tensor, scores: torch.Tensor, n: int):
     )
 """,
     ),
+    # a column made by a view, and a width that is a setting
+    Rewritten(
+        """
+class Sessions(nn.Module):
+    def pick(self, hidden: torch.Tensor, index: torch.Tensor):
+        rows = index.view(-1, index.size(1), 1).expand(-1, -1, self.width)
+        return torch.gather(hidden, dim=1, index=rows)
+""",
+        """
+class Sessions(nn.Module):
+    def pick(self, hidden: torch.Tensor, index: torch.Tensor):
+        starts = (
+            torch.arange(index.size(0), device=index.device).unsqueeze(1)
+            * hidden.size(1)
+        )
+        return (
+            hidden[..., : self.width]
+            .flatten(0, 1)
+            .index_select(0, (index + starts).flatten())
+            .reshape(*index.shape, self.width)
+        )
+""",
+    ),
 )

@@ -80,6 +80,16 @@ def fused(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
     )[0]
 
 
+def fused_by_root(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
+    """Normalise with one kernel, whose mean takes the number that is the root of their length."""
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps**2 / x.shape[-1])[0]
+
+
+def fused_below_root(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
+    """Normalise with one kernel, whose root of the mean is the length times the number."""
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps**2)[0]
+
+
 def fused_weighted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Normalise with one kernel, and a gain for each element."""
     return torch_npu.npu_rms_norm(
@@ -116,6 +126,18 @@ def inputs(draw: Draw) -> dict[str, Any]:
 def lower(draw: Draw) -> dict[str, Any]:
     """Return ``inputs`` with an eps as code that writes the length out has it."""
     return {**inputs(draw), "eps": draw.choice([1e-8, 1e-6])}
+
+
+def by_root(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` with the root of the number of elements."""
+    given = inputs(draw)
+    return {**given, "scale": given["x"].shape[-1] ** 0.5}
+
+
+def below_root(draw: Draw) -> dict[str, Any]:
+    """Return ``lower`` with one by the root of the number of elements."""
+    given = lower(draw)
+    return {**given, "scale": given["x"].shape[-1] ** -0.5}
 
 
 def gains(draw: Draw) -> dict[str, Any]:
@@ -155,6 +177,15 @@ ONE_OR_EACH = Condition(
     "the weight has one dimension, of one element or as many as the last one of the activation",
     _is_one_or_each,
     meaning="one-or-each",
+)
+_OF_LENGTH = "the number is the root of the length of the weight, or one by it, in one method"
+ROOT = Condition(
+    "root-of-length", _OF_LENGTH, lambda site: site.is_power_of_length("scale", "weight", 0.5)
+)
+BY_ROOT = Condition(
+    "root-of-length",
+    _OF_LENGTH,
+    lambda site: site.is_power_of_length("scale", "weight", -0.5),
 )
 _ALWAYS = (SAME_DTYPE, LONG_ROWS, PLAIN_EPS)
 
@@ -201,6 +232,7 @@ class RMSNorm(nn.Module):
         norm = torch.norm(x, dim=-1, keepdim=True) * self.scale
         return x / norm.clamp(min=self.eps) * self.g
 """
+_OTHER_LENGTH = _BELOW.replace("dim, eps", "dim, size, eps").replace("ones(dim)", "ones(size)")
 
 RULE = Substitution(
     id="NPU183",
@@ -208,6 +240,8 @@ RULE = Substitution(
     summary="RMSNorm written as rows of length one that are scaled",
     table="fusion",
     forms=(
+        Form(scaled, fused_by_root, by_root, (ROOT, ONE_DIMENSIONAL, *_ALWAYS)),
+        Form(below, fused_below_root, below_root, (BY_ROOT, ONE_DIMENSIONAL, *_ALWAYS)),
         Form(scaled, fused, inputs, (NUMBER, ONE_DIMENSIONAL, *_ALWAYS)),
         Form(below, fused_below, lower, (NUMBER, ONE_DIMENSIONAL, *_ALWAYS)),
         Form(weighted, fused_weighted, gains, (ONE_OR_EACH, *_ALWAYS)),
@@ -303,6 +337,21 @@ class Norm(nn.Module):
             _RMS_NORM,
             _RMS_NORM.partition("        return")[0]
             + """        return torch_npu.npu_rms_norm(
+            x, self.gamma, epsilon=1e-12 ** 2 / x.shape[-1]
+        )[0]
+""",
+        ),
+        Rewritten(
+            _BELOW,
+            _BELOW.partition("        norm =")[0]
+            + """        return torch_npu.npu_rms_norm(x, self.g, epsilon=self.eps ** 2)[0]
+""",
+        ),
+        # a number, or a length, that is another one
+        Rewritten(
+            _RMS_NORM.replace("dim ** 0.5", "dim ** 0.25"),
+            _RMS_NORM.replace("dim ** 0.5", "dim ** 0.25").partition("        return")[0]
+            + """        return torch_npu.npu_rms_norm(
             x,
             self.gamma * (self.scale * x.shape[-1] ** (-0.5)),
             epsilon=1e-12 ** 2 / x.shape[-1],
@@ -310,8 +359,8 @@ class Norm(nn.Module):
 """,
         ),
         Rewritten(
-            _BELOW,
-            _BELOW.partition("        norm =")[0]
+            _OTHER_LENGTH,
+            _OTHER_LENGTH.partition("        norm =")[0]
             + """        return torch_npu.npu_rms_norm(
             x,
             self.g * (x.shape[-1] ** (-0.5) / self.scale),

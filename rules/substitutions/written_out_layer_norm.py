@@ -374,5 +374,36 @@ class Norm(nn.Module):
         )
 """,
         ),
+        # the gain first, and a power for the root
+        Rewritten(
+            """
+class ChannelNorm(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.Tensor(1, channels, 1))
+        self.beta = nn.Parameter(torch.Tensor(1, channels, 1))
+
+    def forward(self, y):
+        mean = torch.mean(y, dim=1, keepdim=True)
+        var = torch.var(y, dim=1, keepdim=True, unbiased=False)
+        return self.gamma * (y - mean) / torch.pow(var + 1e-8, 0.5) + self.beta
+""",
+            """
+class ChannelNorm(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.Tensor(1, channels, 1))
+        self.beta = nn.Parameter(torch.Tensor(1, channels, 1))
+
+    def forward(self, y):
+        return F.layer_norm(
+            y.transpose(1, -1),
+            (y.shape[1],),
+            self.gamma.flatten(),
+            self.beta.flatten(),
+            1e-8,
+        ).transpose(1, -1)
+""",
+        ),
     ),
 )

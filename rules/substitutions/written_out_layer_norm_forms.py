@@ -40,8 +40,11 @@ def normed_channels(x: Tensor, eps: float) -> Tensor:
 
 
 def gain_of_channels(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normalise the channels and multiply by the weight."""
-    return normed_channels(x, eps) * weight
+    """Normalise the channels and multiply by the weight, before or after the division."""
+    distance = x - x.mean(1, keepdim=True)
+    square = either(distance.pow(2).mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False))
+    inverse = torch.rsqrt(square + eps)
+    return either(weight * (distance * inverse), weight * distance * inverse)
 
 
 def layer_norm_of_channels(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -53,7 +56,7 @@ def layer_norm_of_channels(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def affine_channels(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Normalise the channels, multiply by the weight, add the bias."""
-    return normed_channels(x, eps) * weight + bias
+    return gain_of_channels(x, weight, eps) + bias
 
 
 def affine_layer_norm_of_channels(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -112,7 +112,8 @@ def spell_product(
     """
     parts = equation.replace(" ", "").replace("->", ",").split(",")
     if "..." in equation:
-        return _spell_broadcast(parts, left, right, product)
+        known = _spell_broadcast(parts, left, right, product)
+        return known or _spell_any_batch(parts, (left, right), product, once=once)
     if len(parts) != 3 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
         return None
     a, b, out = parts
@@ -177,13 +178,53 @@ def _spell_broadcast(parts: list[str], left: str, right: str, product: str) -> s
         by_column = f"{product}({left}, {right}.unsqueeze(-1)).squeeze(-1)"
         by_row = f"{product}({left}.unsqueeze(-2), {right}).squeeze(-2)"
         return by_column if a == out + b else by_row if b == a + out else None
-    summed = "".join(i for i in a if i in b and i not in out)
-    letters = {*a, *b}
-    if any(len(p) != _MATRIX or not p.isalpha() for p in (a, b, out)) or len(letters) != 3:  # noqa: PLR2004
+    return None
+
+
+def _spell_any_batch(
+    parts: list[str], texts: tuple[str, str], product: str, *, once: Sequence[str]
+) -> str | None:
+    """Return the product with one letter for the three dots, where it holds for any number.
+
+    ``...i,ijk->...jk`` is spelled as ``zi,ijk->zjk``. What counts the dimensions of an operand with
+    dots from the front, ``flatten(1)``, or those of the result, would be that of one number alone.
+    """
+    if len(parts) != 3 or any("..." in part[1:] for part in parts) or parts[2][:1] != ".":  # noqa: PLR2004
         return None
-    if len(summed) != 1 or out != (a + b).replace(summed, ""):
+    letter = next(one for one in "zyxwvutsrqponm" if not any(one in part for part in parts))
+    operands = dict(zip(("LEFT__", "RIGHT__"), texts, strict=True))  # which nothing else is called
+    equation = "{},{}->{}".format(*(part.replace("...", letter) for part in parts))
+    named = [name for name, code in operands.items() if code in once]
+    text = spell_product(equation, *operands, product, once=named)
+    if text is None:
         return None
-    return f"{product}({_turn(left, a, out[0] + summed)}, {_turn(right, b, summed + out[1])})"
+    dotted = {name for name, part in zip(operands, parts, strict=False) if "..." in part}
+    call = _behind(ast.parse(text, mode="eval").body, from_end=True)
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) != product:
+        return None
+    for operand in call.args:
+        names = {n.id for n in ast.walk(operand) if isinstance(n, ast.Name)}
+        plain = _behind(operand, from_end=not names.isdisjoint(dotted))
+        if not isinstance(plain, ast.Name):
+            return None
+    for name, code in operands.items():
+        text = text.replace(name, code)
+    return text
+
+
+def _behind(code: ast.expr, *, from_end: bool) -> ast.expr:
+    """Return what methods are called on; those that count ``from_end`` alone, if that is asked.
+
+    ``x`` of ``x.transpose(-2, -1)``, and ``x.flatten(1)`` as it is, which counts from the front.
+    """
+    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
+        places = code.args[:1] if code.func.attr == "unflatten" else code.args
+        if code.func.attr == "matmul":
+            break
+        if from_end and not all(isinstance(place, ast.UnaryOp) for place in places):
+            break
+        code = code.func.value
+    return code
 
 
 def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: str) -> str | None:
@@ -352,9 +393,12 @@ def _spell_wide(  # noqa: PLR0913, PLR0917 - the same
     shared = "".join(i for i in out if i in a and i in b)
     rows, columns = ("".join(i for i in out if i in own and i not in shared) for own in (a, b))
     if not shared:
-        fits = a == rows + summed and b == summed + columns and out == rows + columns
-        text = f"{product}({left}, {right}.flatten(1)).unflatten(-1, {right}.shape[1:])"
-        return text if fits and len(columns) > 1 else None
+        if a != rows + summed or out != rows + columns or len(columns) == 1:
+            return None
+        sizes = ", ".join(f"{right}.shape[{b.index(i)}]" for i in columns)
+        shape = f"{right}.shape[1:]" if b == summed + columns else f"({sizes})"
+        flat = f"{_turn(right, b, summed + columns)}.flatten(1)"
+        return f"{product}({left}, {flat}).unflatten(-1, {shape})"
     before = out[: out.index(shared[0])]
     fits = bool(before) and a == before + shared + rows[len(before) :] + summed
     if not fits or len(columns) != 1 or len(rows) != len(before) + 1 or out != a[:-1] + columns:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from scanned_code import FILL, MODEL, places, scanned
 
+from npufix.advisor.diagnose.source_scan import scan
 from npufix.advisor.project.cold_files import is_cold
+from npufix.advisor.project.source_tree import read_source_tree, read_source_trees
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -1027,3 +1029,17 @@ def test_what_costs_nothing_or_was_chosen_is_not_told(
 ) -> None:
     found = scanned(tmp_path, {"a.py": text}).report.findings
     assert (rule in {finding.rule for finding in found}) is shown
+
+
+def test_who_calls_what_is_in_files_that_were_named_need_not_be_among_them(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef turn(x: torch.Tensor, r: torch.Tensor):\n"
+        '    return torch.einsum("bmd,bds->bms", x, r)\n\n\n'
+        "def augmented(x: torch.Tensor, r: torch.Tensor):\n    return turn(x, r)\n"
+    )
+    files = [tmp_path / "a.py", tmp_path / "b.py"]
+    for file in files:
+        file.write_text(text if file.name == "a.py" else "import torch\n", encoding="utf-8")
+    assert places(scan(read_source_tree(tmp_path))) == []
+    named = read_source_trees(files, exclude_named=False)
+    assert [place.rpartition("/")[2] for place in places(scan(named))] == ["a.py:5"]

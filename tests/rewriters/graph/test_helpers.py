@@ -296,6 +296,31 @@ def test_what_a_call_tells_a_helper_decides_its_branches(arguments: str, mode: s
     assert [s.rewrite.text for s in found if s.rewrite] == expected
 
 
+@pytest.mark.parametrize(
+    ("parts", "joined", "mode"),
+    [
+        ("... (d r) -> r ... d", "r ... d -> ... (d r)", ', rotary_mode="interleave"'),
+        ("... (r d) -> r ... d", "r ... d -> ... (r d)", ""),
+        ("... (d r) -> r ... d", "r ... d -> ... (r d)", None),  # pairs become halves
+        ("... (d r) -> d ... r", "r ... d -> ... (d r)", None),
+    ],
+)
+def test_a_list_that_einops_joins_is_stacked(parts: str, joined: str, mode: str | None) -> None:
+    code = f"""
+from einops import rearrange
+
+def turn(x):
+    x1, x2 = rearrange(x, "{parts}", r=2)
+    return rearrange([-x2, x1], "{joined}", r=2)
+
+def f(x, cos, sin):
+    return cos * x + sin * turn(x)
+"""
+    expected = [] if mode is None else [f"torch_npu.npu_rotary_mul(x, cos, sin{mode})"]
+    found = written(sites(code, "NPU102"))
+    assert [s.rewrite.text for s in found if s.rewrite] == expected
+
+
 def of_device(test: str) -> str:
     """Return a normalisation whose mean another kind of device computes in another way."""
     body = f"""

@@ -132,6 +132,22 @@ def test_the_last_dimension_is_that_of_the_tensor_itself(dim: str, count: int) -
 
 
 @pytest.mark.parametrize(
+    ("known", "count"),
+    [
+        ("assert x.dim() == 3", 1),
+        ("b, l, d = x.shape", 1),
+        ("b, h, l, d = x.shape", 0),  # the dimension before the last one
+        ("b = x.shape[0]", 0),
+        ("assert x.dim() == 3\nif n:\n    x = x.float()", 1),
+        ("assert x.dim() == 3\nif n:\n    x = x[0]", 0),
+    ],
+)
+def test_the_third_of_three_dimensions_is_the_last_one(known: str, count: int) -> None:
+    code = function(f"{known}\nreturn w * (x * torch.rsqrt(x.pow(2).mean(2, keepdim=True) + n))")
+    assert len(written(sites(code, "NPU101"))) == count
+
+
+@pytest.mark.parametrize(
     ("halves", "count"),
     [
         ("x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]", 1),
