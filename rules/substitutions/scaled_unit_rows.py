@@ -232,7 +232,7 @@ class RMSNorm(nn.Module):
         norm = torch.norm(x, dim=-1, keepdim=True) * self.scale
         return x / norm.clamp(min=self.eps) * self.g
 """
-_OTHER_LENGTH = _BELOW.replace("dim, eps", "dim, size, eps").replace("ones(dim)", "ones(size)")
+_OTHER_LENGTH = _BELOW.replace("dim,", "dim,size,").replace("ones(dim)", "ones(size)")
 
 RULE = Substitution(
     id="NPU183",

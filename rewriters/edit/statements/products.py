@@ -195,7 +195,8 @@ def _spell_any_batch(
     operands = dict(zip(("LEFT__", "RIGHT__"), texts, strict=True))  # which nothing else is called
     equation = "{},{}->{}".format(*(part.replace("...", letter) for part in parts))
     named = [name for name, code in operands.items() if code in once]
-    text = spell_product(equation, *operands, product, once=named)
+    left, right = operands
+    text = spell_product(equation, left, right, product, once=named)
     if text is None:
         return None
     dotted = {name for name, part in zip(operands, parts, strict=False) if "..." in part}
