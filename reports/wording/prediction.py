@@ -72,7 +72,7 @@ def _left_out(forecast: Forecast, findings: Sequence[Finding]) -> Iterator[str]:
         if finding.saving is not None and number not in replayed
     ]
     if numbers:
-        yield f"Without {', '.join(numbers)}: what they save is not replayed with the others."
+        yield f"Not in it, for it cannot be replayed: {', '.join(numbers)}."
 
 
 def forecast_summary(forecast: Forecast | None, findings: Sequence[Finding] = ()) -> Iterator[str]:

@@ -33,7 +33,7 @@ def test_the_answer_to_what_was_asked_comes_first() -> None:
         f"What if NPU101, NPU999: {change}",
         "No finding of this run whose change can be replayed: NPU999.",
         f"All changes together: {change}",
-        "Without 4: what they save is not replayed with the others.",
+        "Not in it, for it cannot be replayed: 4.",
         replayed,
     ]
 
