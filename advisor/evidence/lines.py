@@ -140,7 +140,7 @@ class Evidence:
         return rows[~of_helper | np.isin(numbers, list(called))] if called else rows
 
     def _is_at(self, path: str, lines: set[int], frame: CallSite) -> bool:
-        return frame.line in lines and self.mapped.get(frame.path) == path
+        return frame.line in lines and self.mapped.get(frame.path, frame.path) == path
 
     def selections(self, path: str, lines: frozenset[int]) -> frozenset[int]:
         """Return the labels of calls there that wait until a mask has been counted."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pandas as pd
 
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.profiling_parsers.profile import CallSite, Environment, Profile
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
 
 STEP_NS = 1_000
 
@@ -69,3 +74,19 @@ def test_only_steady_steps_are_counted() -> None:
     lines = frozenset({7})
     assert evidence.steps == 3
     assert evidence.executions("/w/model.py", 7, lines, {"aten::gather"}) == 3
+
+
+def test_the_kernels_of_a_helper_belong_to_the_line_that_calls_it() -> None:
+    run = run_of([900] * 4, ["4,4"] * 4)
+    helper = CallSite("/w/model.py", 3, "rotate_half")
+    called = (run.stacks[0], *((helper, CallSite("/w/model.py", n, "forward")) for n in (7, 8)))
+    kernels = run.kernels.assign(stack=[0, 1, 2, 1])
+    evidence = gather_evidence(replace(run, stacks=called, kernels=kernels), {})
+
+    def find(line: int) -> list[int]:
+        site = SimpleNamespace(lines=frozenset({3, line}), own_lines={line}, function="forward")
+        return evidence.at("/w/model.py", cast("Site", site))["stack"].tolist()
+
+    assert find(7) == [0, 1, 1]
+    assert find(8) == [2]
+    assert find(9) == [1, 2, 1], "nobody says who called"
