@@ -58,7 +58,7 @@ def show_summary(report: Report, console: Console) -> None:
     if report.findings:
         console.print()
         _show_table(report.findings, console)
-    for line in forecast_summary(report.forecast, report.findings):
+    for line in forecast_summary(report.forecast):
         paragraph(line, console)
     console.print()
     _show_ways_on(report, console)

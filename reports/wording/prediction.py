@@ -75,7 +75,7 @@ def _left_out(forecast: Forecast, findings: Sequence[Finding]) -> Iterator[str]:
         yield f"Not in it, for it cannot be replayed: {', '.join(numbers)}."
 
 
-def forecast_summary(forecast: Forecast | None, findings: Sequence[Finding] = ()) -> Iterator[str]:
+def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
     """Yield the same in a line or two: what was asked, and what all changes make together."""
     if forecast is None:
         return
@@ -88,7 +88,6 @@ def forecast_summary(forecast: Forecast | None, findings: Sequence[Finding] = ()
         low, high = milliseconds(made.step_low_ns), milliseconds(made.step_high_ns)
         limit = _LIMITS[made.limit]
         yield f"Together: {now} -> {after} ({low} to {high}); the limit then is {limit}."
-        yield from _left_out(forecast, findings)
 
 
 def _answer(forecast: Forecast, question: Question) -> Iterator[str]:

@@ -219,7 +219,7 @@ class Sessions(nn.Module):
             * hidden.size(1)
         )
         return (
-            hidden[..., : self.width]
+            hidden[..., :self.width]
             .flatten(0, 1)
             .index_select(0, (index + starts).flatten())
             .reshape(*index.shape, self.width)

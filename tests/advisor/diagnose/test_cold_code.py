@@ -1035,7 +1035,7 @@ def test_who_calls_what_is_in_files_that_were_named_need_not_be_among_them(tmp_p
     text = (
         "import torch\n\n\ndef turn(x: torch.Tensor, r: torch.Tensor):\n"
         '    return torch.einsum("bmd,bds->bms", x, r)\n\n\n'
-        "def augmented(x: torch.Tensor, r: torch.Tensor):\n    return turn(x, r)\n"
+        "def evaluate(x: torch.Tensor, r: torch.Tensor):\n    return turn(x, r)\n"
     )
     files = [tmp_path / "a.py", tmp_path / "b.py"]
     for file in files:

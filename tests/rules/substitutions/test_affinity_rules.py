@@ -145,7 +145,6 @@ def test_what_is_not_proven_has_a_name(code: str, names: set[str]) -> None:
         "y = x.repeat_interleave(n, dim=0, output_size=8)",
         "y = torch.where(x < y, 0, x)",
         "y = torch.where(x < 0, y, x)",
-        "y = (x > 0).nonzero().numel() > 3",
         "y = (x > 0).nonzero(), (x > 0).nonzero().size(0)",
         "y = torch.rand(n).to(x.device)",
         "y = x.cumsum(0)",

@@ -221,14 +221,11 @@ def _only_views(taken: Round) -> bool:
             own = list_names(taken.loop.target)
         case _:
             return False
-    places = [
-        part
-        for n in walk(*taken.code)
-        if isinstance(n, ast.Subscript)
-        for part in list_indexes(n.slice)
-    ]
+    picks = [n for n in walk(*taken.code) if isinstance(n, ast.Subscript)]
+    places = [part for n in picks for part in list_indexes(n.slice)]
     numbers = all(isinstance(p, ast.Slice | ast.Constant) or list_names(p) <= own for p in places)
-    return _only_cuts(taken) and numbers
+    made = any(isinstance(n.value, ast.Call) for n in picks)  # ``grid_sample(x[i], at)[0]``
+    return _only_cuts(taken) and numbers and not made
 
 
 def _repeats(code: ast.stmt, taken: Round) -> bool:
