@@ -47,7 +47,9 @@ _RISING = re.compile(
     r"(?i)\b(?:sorted|rising|ascending|increasing|monotonic\w*)\b"
     r"(?!\s+(?:by|along|(?:in )?(?:a )?(?:desc|decreas|revers|falling)))"
 )
-_PERMUTED = re.compile(r"(?i)\b(?:permutations? (?:of|on|over)|permuted)\b")
+_PERMUTED = re.compile(
+    r"(?i)\b(?:permutations?\b(?!-?\s*(?:invarian|equivar|matri|test|to\b|is\b|are\b))|permuted\b)"
+)
 _OF_RESULT = re.compile(r"(?i)\b(?:returns?|gives?|gets?|not|to be|will be)\b|->")
 """What is sorted later, or by the code itself, is in any order before."""
 _SORTS = r"(?<!search)sort|topk"

@@ -84,6 +84,8 @@ def test_a_list_of_numbers_is_passed_as_one() -> None:
         ("mask (B, T): True where a token stands. x: at least one row.", None),
         ("mask (B, T): True where a token stands.", None),
         ("mask (T,): a permutation of 0 to T - 1.", Promise(permutes=True)),
+        ("x: (T, D) sorted rows, mask: (T,) long permutation, y: (T,)", Promise(permutes=True)),
+        ("mask (T,): what is permutation invariant.", None),
         ("mask (T,): returns a permutation of x.", None),
     ],
 )
