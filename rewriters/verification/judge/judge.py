@@ -40,8 +40,8 @@ from npufix.rewriters.verification.judge.allowances import (
     find_noise,
     is_delicate,
     is_half,
+    largest_gradient,
     make_real,
-    max_magnitude,
     rank_doubt,
     relative_error,
 )
@@ -199,7 +199,7 @@ class Judge:
         """Keep tensors to be judged by the float64 run of their call."""
         oracle, size = values.oracle(), values.size
         oracle = None if oracle is None else with_changed_around(oracle, values.surroundings)
-        noise = _largest_gradient(oracle)
+        noise = largest_gradient(oracle)
         for name, *both in values.pairs:
             left, right = both
             found = oracle.tensors.get(name) if oracle is not None and not oracle.error else None
@@ -354,19 +354,6 @@ class Judge:
                 worst[key] = found
         in_order = sorted(worst, key=lambda key: key[1] != "float32")
         return tuple(Measure(*key, *worst[key]) for key in in_order)
-
-
-def _largest_gradient(oracle: CallRecord | None) -> float:
-    """Return the largest element of all gradients of a call."""
-    found = [] if oracle is None else oracle.tensors.items()
-    return max(
-        (
-            max_magnitude((value.abs() if value.is_complex() else value).double(), value.isfinite())
-            for name, value in found
-            if value is not None and name.startswith("gradient of ")
-        ),
-        default=0.0,
-    )
 
 
 def _of_tensors(
