@@ -149,6 +149,11 @@ from einops import einsum
 def f(a, b):
     return einsum(a, b, "... (h i) d, ... d e -> ... (h i) e")
 """,
+        # complex numbers, going by what is done with them
+        """
+def f(x):
+    return torch.einsum("bct,bet->bce", x, x.conj())
+""",
         # nothing is added up
         """
 def f(a, b):

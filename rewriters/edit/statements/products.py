@@ -19,7 +19,7 @@ _MATRIX = 2
 _MOST_TURNS = 3
 """Einsum turns as much, but a text of more is hard to read."""
 _TURNS = re.compile(r"\.permute\(|\.transpose\((?!-2, -1\))")
-_COMPLEX = re.compile(r"\b(complex|polar|view_as_complex|i?r?fft\w*)\b")
+_COMPLEX = re.compile(r"\b(complex|conj|polar|view_as_complex|i?r?fft\w*)\b")
 
 
 def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
