@@ -171,7 +171,7 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
         probes=(site.rewrite.probe,) if site.rewrite.probe else (),
         vouched=list_assumed_conditions(site),
-        known=list_proven_conditions(site),
+        known=site.proven_names,
         inference=any(p.condition.excludes_gradients for p in site.proofs),
         alone=True,
     )
@@ -189,12 +189,6 @@ def list_assumed_conditions(site: Site) -> tuple[str, ...]:
         if proof.basis in {Basis.OPEN, Basis.ASSUMED, Basis.PROFILE}
         or proof.condition.name.startswith(_ACTIVATION)
     )
-
-
-def list_proven_conditions(site: Site) -> tuple[str, ...]:
-    """Return the conditions that the source proves, by the names that the verifier knows."""
-    proven = (p.condition for p in site.proofs if p.basis is Basis.SOURCE)
-    return tuple(c.meaning or c.name for c in proven)
 
 
 def _compose(

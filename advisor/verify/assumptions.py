@@ -74,8 +74,6 @@ class Assumptions:
 
     def of(self, qualname: str) -> Assumption:
         """Return what is taken for granted in a function, and in those that it calls."""
-        from npufix.advisor.patch.patching import list_proven_conditions
-
         names: dict[str, None] = {}
         proven: dict[str, None] = {}
         probes: list[str] = []
@@ -85,7 +83,7 @@ class Assumptions:
             if site.rewrite is None or not site.rewrite.probe:
                 continue
             known = self._list_known(site)
-            around = list_proven_conditions(site) if alone and site.function == qualname else ()
+            around = site.proven_names if alone and site.function == qualname else ()
             if (known or around) and self._runs(qualname, site.function):
                 names.update(dict.fromkeys(known))
                 proven.update(dict.fromkeys(around))

@@ -98,6 +98,12 @@ class Site:
         return tuple(p.condition for p in self.proofs if p.basis is Basis.OPEN)
 
     @property
+    def proven_names(self) -> tuple[str, ...]:
+        """Return the conditions that the source proves, by the names that the verifier knows."""
+        proven = (p.condition for p in self.proofs if p.basis is Basis.SOURCE)
+        return tuple(c.meaning or c.name for c in proven)
+
+    @property
     def safety(self) -> Safety:
         """Return what the tool may do here."""
         if self.rewrite is None or self.rule.advice:

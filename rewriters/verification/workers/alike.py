@@ -1,4 +1,4 @@
-"""Whether two versions of a module differ in one function alone."""
+"""One change of several in a module: what two versions of one function differ in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,19 @@ def find_function(tree: ast.Module, qualname: str) -> _Function | None:
     return found if isinstance(found, _Function) else None
 
 
-def is_alike(tree: ast.Module, other: ast.Module, qualname: str) -> bool:
+def leave_one_change(tree: ast.Module, other: ast.Module, qualname: str) -> ast.Module | None:
+    """Return a version of a module that differs in one function, and in what is new in it.
+
+    That is the version itself, or where the bodies of other functions differ too, one in which they
+    do what they did; None where anything else differs.
+    """
+    if _is_alike(tree, other, qualname):
+        return other
+    made = _undo_others(tree, other, qualname)
+    return made if _is_alike(tree, made, qualname) else None
+
+
+def _is_alike(tree: ast.Module, other: ast.Module, qualname: str) -> bool:
     """Tell whether two modules are the same but for one body, and for what is new in the other."""
     mine, others = (_without_body(t, qualname) for t in (tree, other))
     known = {getattr(s, "name", "") for s in tree.body}
@@ -50,14 +62,11 @@ def _without_body(tree: ast.Module, qualname: str) -> list[tuple[ast.stmt, str]]
     return [(statement, ast.dump(statement)) for statement in changed.body]
 
 
-def undo_others(tree: ast.Module, other: ast.Module, qualname: str) -> ast.Module:
-    """Return another version of a module in which all functions but one do what they did."""
+def _undo_others(tree: ast.Module, other: ast.Module, qualname: str) -> ast.Module:
     made = copy.deepcopy(other)
     mine, theirs = ([*_list_functions(version.body)] for version in (tree, made))
-    several = {
-        p for both in (mine, theirs) for p, n in Counter(p for p, _ in both).items() if n > 1
-    }
-    bodies = {path: function.body for path, function in mine if path not in several}
+    named = Counter(path for path, _ in mine)
+    bodies = {path: function.body for path, function in mine if named[path] == 1}
     for path, function in theirs:
         if path != qualname and not qualname.startswith(f"{path}."):
             function.body = bodies.get(path, function.body)

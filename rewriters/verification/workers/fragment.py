@@ -29,7 +29,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import list_defaults, list_stored_names
 from npufix.rewriters.verification.inputs.source.slicing import list_bound_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
-from npufix.rewriters.verification.workers.alike import find_function, is_alike, undo_others
+from npufix.rewriters.verification.workers.alike import find_function, leave_one_change
 from npufix.rewriters.verification.workers.configured import make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
     Block,
@@ -96,14 +96,13 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     functions = [f for tree in trees if (f := find_function(tree, job.qualname)) is not None]
-    for at, tree in enumerate(trees):
-        if not is_alike(trees[0], tree, job.qualname):
-            # Another function of the file is changed, too: this one is asked of by itself.
-            trees[at] = undo_others(trees[0], tree, job.qualname)
-            texts[at] = ast.unparse(trees[at])
-    alike = all(is_alike(trees[0], tree, job.qualname) for tree in trees)
-    if len(functions) != len(trees) or not alike:
+    # Where other functions of the file are changed, too, this one is asked of by itself.
+    alone = [leave_one_change(trees[0], tree, job.qualname) for tree in trees[1:]]
+    if len(functions) != len(trees) or None in alone:
         return None
+    for at, (tree, one) in enumerate(zip(trees[1:], alone, strict=True), 1):
+        if one is not None and one is not tree:
+            texts[at] = ast.unparse(one)
     for function in functions:
         sink_empty(function.body)
     first = functions[0]
