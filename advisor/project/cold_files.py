@@ -105,9 +105,11 @@ def made_to_compare(files: Mapping[str, SourceFile]) -> frozenset[str]:
         for name, file in files.items()
         if file.is_python and _PLAIN.fullmatch(PurePosixPath(name).stem)
     }
+    if not defined:
+        return frozenset()
     every = frozenset().union(*defined.values())
     others = (f.text for n, f in files.items() if n not in defined and not is_cold(n))
-    called = {w for text in others if every for w in re.findall(r"\b(\w+)\(", text) if w in every}
+    called = {w for text in others for w in re.findall(r"\b(\w+)\(", text) if w in every}
     return frozenset(name for name, own in defined.items() if own.isdisjoint(called))
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import is_scalar, names_bound_in, walk
+from npufix.rewriters.graph.modules.syntax import is_scalar, list_defaults, names_bound_in, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -313,20 +313,13 @@ def _is_list_of_settings(here: Surroundings, start: ast.FunctionDef, code: ast.e
         case _:
             return False
     given = all(isinstance(v, (ast.Name, ast.Attribute, ast.Subscript)) for _, v in values)
-    given &= not any(isinstance(v, ast.Name) and v.id in _list_absent(start) for _, v in values)
+    optional = list_defaults(start.args).items()
+    # which need not be given, and are ``None`` then, of which no tensor is made
+    absent = {n for n, d in optional if isinstance(d, ast.Constant) and d.value is None}
+    given &= not any(isinstance(v, ast.Name) and v.id in absent for _, v in values)
     given &= not any(f"self.{name}" in here.text(test) for test in here.tests_around(code))
     changed = re.compile(rf"self\.{name}(\.\w+\(|\[[^\]]*\] *[-+*/]?=(?!=)| *[-+*/]=)")
     return _is_set(here, start, name) and given and not changed.search("".join(here.lines))
-
-
-def _list_absent(start: ast.FunctionDef) -> set[str]:
-    """Return what ``__init__`` need not be given, and is ``None`` then, of which no tensor is."""
-    args = [*start.args.posonlyargs, *start.args.args]
-    pairs = [*zip(args[::-1], start.args.defaults[::-1], strict=False)]
-    pairs += [
-        (a, d) for a, d in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if d
-    ]
-    return {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
 
 
 def _is_computed_with(here: Surroundings, value: Node) -> bool:
