@@ -65,25 +65,21 @@ def check(recording: Recording) -> Iterator[Observation]:
         f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} of "
         f"{milliseconds(mean)} ({names})"
     )
-    if blamed is not None:
-        # A value that is read waits for the steps before, too.
-        held = min(int(blamed["duration_ns"].sum()), extra) / len(outliers)
+    collected = 0 if clocks else _collected_ns(recording)
+    in_collector = collected > _MOSTLY * extra
+    if in_collector:
+        blamed, spent, call = None, collected, "Python's garbage collector"
+    elif blamed is not None:
+        spent = int(blamed["duration_ns"].sum())
         call = blamed["function"].iloc[0] if "around" in blamed else blamed["name"].iloc[0]
         call = f"{call}, which waits for the device" if call in _WAIT else call
+    if in_collector or blamed is not None:
+        # A value that is read waits for the steps before, too.
+        held = min(spent, extra) / len(outliers)
         what = (
             f"the average of all {steps} steps is {milliseconds(cost)} longer "
             f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
             f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in {call})"
-        )
-    collected = 0 if clocks else _collected_ns(recording)
-    if collected > _MOSTLY * extra:
-        blamed = None
-        held = min(collected, extra) / len(outliers)
-        what = (
-            f"the average of all {steps} steps is {milliseconds(cost)} longer "
-            f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
-            f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in Python's garbage "
-            f"collector)"
         )
     if clocks:
         what = (
@@ -94,7 +90,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         )
     yield Observation(
         what=what,
-        advice=COOLING if clocks else OF_COLLECTIONS if collected > _MOSTLY * extra else "",
+        advice=COOLING if clocks else OF_COLLECTIONS if in_collector else "",
         evidence=tuple(
             (f"step {n}", milliseconds(ns)) for n, ns in sorted(outliers.items())[:_MOST_NAMED]
         ),
