@@ -39,7 +39,7 @@ Examples:
   npufix patch --source src --allow same-dtype -o npufix.patch"""
 )
 @click.argument("dump", type=common.PATH, required=False)
-@click.option("--source", type=common.PATH, required=True, help="Folder of the program.")
+@click.option("--source", type=common.PATH, help="Folder of the program; always needed.")
 @common.rank_option
 @common.path_map_option
 @click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
@@ -66,7 +66,7 @@ Examples:
 )
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path | None,
-    source: Path,
+    source: Path | None,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
     output: Path | None,
@@ -100,6 +100,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.rewriters.write.writing import write as write_files
 
+    if source is None:
+        raise _without_source(dump)
     _say_beforehand(source)
     configuration = common.read_configuration(
         source, rules, allow, assume=assume, everywhere=everywhere
@@ -133,6 +135,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _without_source(dump: Path | None) -> click.UsageError:
+    """Say what is missing; ``npufix patch src``, as one says ``npufix scan src``, means this."""
+    if dump is None or not any((*dump.glob("*.py"), *dump.glob("*/*.py"))):
+        return click.UsageError("Missing option '--source'.")
+    path = shlex.quote(str(dump))
+    return click.UsageError(f"{dump}: it holds Python code: npufix patch --source {path}")
 
 
 def _list_given(allow: tuple[str, ...], assume: tuple[str, ...]) -> list[str]:

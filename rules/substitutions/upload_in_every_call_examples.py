@@ -189,6 +189,19 @@ class BoxLossComputation:
         return boxes[:, columns]
 """,
     ),
+    # a device by another name
+    Rewritten(
+        """
+def losses(x: torch.Tensor):
+    where = x.device
+    return x.max(torch.tensor(0.1).to(where))
+""",
+        """
+def losses(x: torch.Tensor):
+    where = x.device
+    return x.max(torch.full((), 0.1, device=where))
+""",
+    ),
     # numbers that are moved and cast in one go
     Rewritten(
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import behind_arguments
@@ -75,6 +75,21 @@ def apply_changes(lines: Sequence[str], changes: Sequence[Change]) -> str:
         head, tail = text[first - 1][:start], text[last - 1][end:]
         text[first - 1 : last] = [f"{head}{change.text}{tail}"]
     return "".join(text)
+
+
+def move_span(place: Span, by: int) -> Span:
+    """Return a place so many lines further down."""
+    first, start, last, end = place
+    return first + by, start, last + by, end
+
+
+def text_after(here: Surroundings, code: ast.expr, changes: Sequence[Change]) -> str:
+    """Return the text of an expression with those changes that are within its lines."""
+    first, start, until, stop = here.span(code)
+    own = [c for c in changes if first <= c.span[0] and c.span[2] <= until]
+    lines = here.lines[first - 1 : until]
+    text = apply_changes(lines, [replace(c, span=move_span(c.span, 1 - first)) for c in own])
+    return text[start : len(text) - len(lines[-1]) + stop]
 
 
 def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change | None:

@@ -57,7 +57,7 @@ from npufix.rewriters.edit.statements.programs.collectives import find_list_coll
 from npufix.rewriters.edit.statements.programs.early_reductions import find_early_reductions
 from npufix.rewriters.edit.statements.programs.loaders import find_data_loaders
 from npufix.rewriters.edit.statements.programs.optimizers import find_optimizers
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes, move_span
 from npufix.rewriters.edit.statements.reductions import find_reductions
 from npufix.rewriters.edit.statements.rounds.invariants import find_invariants
 from npufix.rewriters.edit.statements.selections import (
@@ -80,7 +80,6 @@ from npufix.rewriters.graph.modules.syntax import walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rules.substitution import Form, Substitution
 
@@ -408,7 +407,7 @@ def _read_again(
     begin, end = extent(flow.function)
     places = [change.span for change in changes]  # what ends where it begins stands before it
     if all(begin <= s[0] and s[2] <= end and s[2:] != (begin, 0) for s in places):
-        own = [replace(change, span=_move(change.span, 1 - begin)) for change in changes]
+        own = [replace(change, span=move_span(change.span, 1 - begin)) for change in changes]
         return (
             _function_again(apply_changes(lines[begin - 1 : end], own), flow, first - begin) + begin
         )
@@ -418,11 +417,6 @@ def _read_again(
     if len(same) != 1:
         raise NotRewritableError("the new function is not where it should be")
     return _line_of(same[0].function, first)
-
-
-def _move(place: Span, by: int) -> Span:
-    first, start, last, end = place
-    return first + by, start, last + by, end
 
 
 def _function_again(text: str, flow: FunctionFlow, first: int) -> int:

@@ -154,6 +154,13 @@ def test_wrong_usage(inside: Npufix) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_code_in_place_of_a_dump_is_the_source(inside: Npufix) -> None:
+    done = inside("patch", SOURCE)
+    assert done.returncode == 2
+    assert f"npufix patch --source {SOURCE}" in done.stderr
+    assert "Missing option '--source'" in inside("patch", "nowhere").stderr
+
+
 def test_names_of_a_dump_cannot_steer_the_terminal(inside: Npufix, dump: Path) -> None:
     table = dump / OUTPUT / "kernel_details.csv"
     text = table.read_text(encoding="utf-8")

@@ -189,6 +189,13 @@ def test_a_class_keeps_the_name_that_it_is_imported_by() -> None:
     assert found.rewrite.text == "AdamW(m.parameters(), lr=lr, fused=True)"
 
 
+def test_a_report_shows_every_line_that_a_creation_changes() -> None:
+    text = "def f(x, n):\n    m = torch.ones(n)\n    m = m * 2\n    return x * m.to(x.device)\n"
+    (found,) = find_sites(f"import torch\n{text}", [r for r in all_rules() if r.id == "NPU212"])
+    assert found.rewrite is not None
+    assert found.rewrite.text == "torch.ones(n, device=x.device)\nm"
+
+
 _TWO_WAYS = """
 def attend(q, k, v, mode):
     if mode == "torch":

@@ -6,7 +6,11 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Proposal, more_arguments
+from npufix.rewriters.edit.statements.proposal import (
+    Proposal,
+    more_arguments,
+    text_after,
+)
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import walk
@@ -50,11 +54,10 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 masks = [code for code in masks if ast.unparse(code) != "None"]
                 proven = set() if masks else {"no-mask", "no-fully-masked-row"}
                 proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
-                shown = re.sub(r"\s+", " ", here.text(node))
                 yield Proposal(
                     node,
                     changes=(added,),
-                    shown=f"{shown[:-1].rstrip(' ,')}, {text})",
+                    shown=text_after(here, node, [added]),
                     asked=tuple(zip(("mask", "hidden"), map(here.text, masks), strict=False)),
                     proven=frozenset(proven),
                 )

@@ -10,6 +10,7 @@ from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Proposal, put
+from npufix.rewriters.facts.index_facts import is_device
 from npufix.rewriters.graph.modules.syntax import is_scalar, last_name
 from npufix.rewriters.graph.special import Op
 
@@ -323,6 +324,9 @@ def _is_device(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code is called a device: neither a dtype nor a tensor to be like."""
     if isinstance(code, ast.Constant):
         return isinstance(code.value, str) and _DEVICE.fullmatch(code.value) is not None
+    value = here.value(code)
+    if value is not None and is_device(value):
+        return True  # ``where = x.device`` above
     return "device" in here.text(code).lower() and here.is_tensor(code) is not True
 
 

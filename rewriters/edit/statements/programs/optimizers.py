@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.programs.trainer_arguments import of_subclasses, of_trainer
-from npufix.rewriters.edit.statements.proposal import Proposal, more_arguments, put
+from npufix.rewriters.edit.statements.proposal import Proposal, more_arguments, put, text_after
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.scopes import MODULE
@@ -418,11 +418,10 @@ def _is_for_optimizer(here: Surroundings, call: ast.Call) -> bool:
 def _write(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:
     added = more_arguments(call, here.lines, text)
     if added is not None:
-        shown = re.sub(r"\s+", " ", here.text(call)).rstrip(" ,)")
         yield Proposal(
             call,
             changes=(added,),
-            shown=f"{shown}, {text})",
+            shown=text_after(here, call, [added]),
             proven=frozenset(proven),
         )
 

@@ -12,6 +12,7 @@ import torch
 from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
 from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
 from npufix.rewriters.verification.inputs.source.parameters import guess_attribute
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,6 +85,8 @@ def _never(*_given: object, **_named: object) -> bool:
     return False
 
 
+_MAKE_S = 5.0
+
 HOLDS_NONE = object()
 """What a file has under a name that is None, as ``backend = None`` is until somebody sets it."""
 
@@ -107,6 +110,21 @@ class ModuleOfFiles(types.ModuleType):
         if not _loading:
             raise ImportError(f"{self.__name__}.{name} could not be imported")
         return Placeholder(f"{self.__name__}.{name}")
+
+
+def _make_of_torch(
+    name: str, args: tuple[object, ...], keywords: dict[str, object]
+) -> torch.nn.Module | None:
+    """Return the layer of torch that a missing class is named as; None if it makes none.
+
+    ``Sequential(norm if pre else None, Linear(dim, heads))`` of other packages leaves out None.
+    """
+    kind = getattr(torch.nn, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
+        return None
+    given = [each for each in args if each is not None] if name == "Sequential" else args
+    made = try_call(lambda: kind(*given, **keywords), _MAKE_S).value
+    return made if isinstance(made, torch.nn.Module) else None
 
 
 class StandInBase(torch.nn.Module):
@@ -150,7 +168,8 @@ class Placeholder:
     def __call__(self, *args: object, **keywords: object) -> object:
         """Return a decorated function as it was; anything else stays a placeholder."""
         if _making and re.search(_MAKES, self._name):
-            return StandInPart(self._name.rpartition(".")[2])
+            short = self._name.rpartition(".")[2]
+            return _make_of_torch(short, args, keywords) or StandInPart(short)
         self._use()
         if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
             return args[0]

@@ -6,9 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from changed_programs import verdict
 
-from npufix.rewriters.verification.inputs.objects.placeholders import Placeholder
+from npufix.rewriters.verification.inputs.objects.placeholders import (
+    Placeholder,
+    StandInPart,
+    while_making,
+)
 from npufix.rewriters.verification.verdict import Status
 
 IMAGES = """
@@ -102,3 +107,11 @@ def test_a_mask_of_heads_says_how_many_dimensions_queries_have() -> None:
     assert found.status is Status.EQUIVALENT, found
     found = verdict(program, (old, "F.scaled_dot_product_attention(q, k, v, attn_mask=~mask)"))
     assert found.status is Status.REFUTED, found
+
+
+def test_missing_layers_are_those_of_torch_of_the_same_name() -> None:
+    with while_making():
+        made = Placeholder("layers.Sequential")(None, torch.nn.Linear(8, 2))
+        other = Placeholder("layers.Linear")("row", parallel=True)
+    assert [type(part) for part in made] == [torch.nn.Linear]
+    assert isinstance(other, StandInPart)

@@ -17,9 +17,9 @@ from npufix.rewriters.edit.statements.host.made.range_indexes import find_range_
 from npufix.rewriters.edit.statements.proposal import (
     Change,
     Proposal,
-    apply_changes,
     more_arguments,
     put,
+    text_after,
 )
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name
@@ -28,17 +28,11 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MOVING = operators.TO_DEVICE | {"type_as"}
 _SPREAD = frozenset({"broadcast_to", "expand", "expand_as"})
 _OF_SHAPES = frozenset({"dim", "ndim", "shape", "size", "squeeze", "unsqueeze", "view"})
-
-
-def _move(place: Span, by: int) -> Span:
-    first, start, last, end = place
-    return first + by, start, last + by, end
 
 
 def find_creations(here: Surroundings) -> Iterator[Proposal]:
@@ -226,14 +220,13 @@ def _there(
         before = here.lines[behind - 1][after:].strip()
         gone = (behind, after) if own_line and not (rest or before) else (line, end)
         changes += bare or [Change((*gone, last, close), rest)]
-    first, start, until, stop = here.span(code if moved is source else source)
-    own = [c for c in changes if first <= c.span[0] and c.span[2] <= until]
-    lines = here.lines[first - 1 : until]
-    text = apply_changes(lines, [replace(c, span=_move(c.span, 1 - first)) for c in own])
+    main = source if moved is not source and source in made.makers else code
+    first, _, until, _ = here.span(main)
+    above = [each for each in made.makers if not first <= each.lineno <= until]
     return Proposal(
         code,
         changes=tuple(changes),
-        shown=text[start : len(text) - len(lines[-1]) + stop],
+        shown="\n".join(text_after(here, each, changes) for each in (*above, main)),
         asked=asked,
         asked_at=at,
         proven=frozenset(proven),
