@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from npufix.rewriters.verification.calls.values import seed_generator
 
@@ -110,17 +109,18 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     ) -> object:
         """Return a sum over operands that are off by the precision in which it is taken."""
         result = func(*args, **keywords)
-        if all(map(_is_whole, tree_leaves((args, result)))):
+        if all(map(_is_whole, _list_leaves((args, result)))):
             return result  # in any order: how many there are is not one less, for ``int(n.sum())``
         # A gradient may be summed in parts, each of them rounded: over heads, then over rows.
         backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001 - no other way to ask
-        kinds = (t.dtype for t in tree_leaves(args) if isinstance(t, torch.Tensor))
+        tensors = [t for t in _list_leaves(args) if isinstance(t, torch.Tensor)]
+        kinds = (t.dtype for t in tensors)
         coarse = max((torch.finfo(k).eps for k in kinds if k.is_floating_point), default=0.0)
         inner = _INNER_PRECISION if coarse == 0.0 else min(_INNER_PRECISION, coarse)  # of float64
         eps = max(inner, coarse if backward else 0.0)
         found = _in_float64(func, args, keywords, partial(self._shaken, eps))
         plain = _in_float64(func, args, keywords)
-        most = max((t.numel() for t in tree_leaves(args) if isinstance(t, torch.Tensor)), default=0)
+        most = max((t.numel() for t in tensors), default=0)
         several = [list(r) if isinstance(r, tuple | list) else [r] for r in (result, found, plain)]
         if len({len(s) for s in several}) == 1:
             moved = [
@@ -220,6 +220,13 @@ def _accumulates(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
     return "index_put" in name and bool(args[3] if len(args) > 3 else keywords.get("accumulate"))  # noqa: PLR2004 - its position
 
 
+def _list_leaves(value: object) -> list[object]:
+    """Return what stands in lists and tuples, as operators take and return nothing else."""
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _list_leaves(item)]
+    return [value]
+
+
 def _is_whole(value: object) -> bool:
     """Say whether this is no tensor of floats, or one of whole numbers whose sums are exact."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -228,7 +235,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_real(value: torch.Tensor) -> bool:
-    strided = value.layout == torch.strided and value.device.type == "cpu"
+    strided = value.layout is torch.strided and value.is_cpu
     return strided and value.is_floating_point() and bool(value.numel())
 
 

@@ -439,6 +439,7 @@ class _Search:
         start = len(found.assignments)
         enough = start + (most or (_ENOUGH_LATER if start else _ENOUGH))
         beside, sorts, looks = 0, Sorts(), Looks()
+        found.not_taken.clear()
         for assignment in tried:
             if found.ends(until):
                 return
@@ -479,6 +480,7 @@ class _Search:
         ran = trace_call(target, CallCase(assignment), found)
         if ran is None:
             return None
+        found.not_taken.clear()
         if target.has_modes and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment, training=False)) or set()
         for half in _LOW if _HALVES.search(wanted.text) else ():

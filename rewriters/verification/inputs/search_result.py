@@ -25,6 +25,8 @@ _MOST_WANTING = 200
 _MOST_ALIKE = 1000
 _MOST_KNOWN = 1500
 """Twice as many calls in succession as ever taught nothing before one that ran."""
+_NOT_TAKEN = " got an unexpected keyword argument "
+_MOST_NOT_TAKEN = 100
 _MOST_WIDTHS = 4
 _WIDTHS = (
     r"shapes cannot be multiplied \(\d+x(?P<given>\d+) and (?P<taken>\d+)x",
@@ -64,6 +66,11 @@ class SearchResult:
     """Calls in succession that all miss a part of what they are called on."""
     alike: Counter[str] = field(default_factory=Counter)
     """How many calls in succession ask tensors for the same that no tensor has: ``gt.bboxes``."""
+    not_taken: Counter[str] = field(default_factory=Counter)
+    """How many calls fail, and none runs, for a keyword that what the object holds does not take.
+
+    ``self.fn(x, mask=mask)`` of a layer does, whatever it is given.
+    """
     kinds: set[str] = field(default_factory=set)
     """What calls have raised, without its numbers."""
     known: int = 0
@@ -80,6 +87,7 @@ class SearchResult:
         self.wanting = self.wanting + 1 if misses else 0
         of_tensors = lacking is not None and lacking[1] == "Tensor"
         self.alike = Counter({error: self.alike[error] + 1} if of_tensors else {})
+        self.not_taken[error] += _NOT_TAKEN in error
 
     def ends(self, until: float) -> bool:
         """Say whether a search is to end.
@@ -87,8 +95,9 @@ class SearchResult:
         By its processor time, as calls do not return, or as no argument helps.
         """
         learns = self.known < _MOST_KNOWN
+        learns = learns and max(self.not_taken.values(), default=0) < _MOST_NOT_TAKEN
         if self.wanting >= _MOST_WANTING or self.alike.total() >= _MOST_ALIKE or not learns:
-            self.wanting, self.alike, self.known = 0, Counter(), 0
+            self.wanting, self.alike, self.known, self.not_taken = 0, Counter(), 0, Counter()
             return True
         now = time.process_time() > until
         self.time_is_up |= now

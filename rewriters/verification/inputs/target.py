@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -153,9 +154,12 @@ class CallCase:
 
     @property
     def size(self) -> int:
-        """The number of elements of all tensors: what makes a counterexample small."""
-        tensors = (t for spec in self.assignment.specs.values() for t in list_tensors(spec))
-        return sum(torch.Size(tensor.shape).numel() for tensor in tensors)
+        """The number of elements of all tensors: what makes a counterexample small.
+
+        1 where there are none: what gets batches or a model does something, of no elements nobody.
+        """
+        tensors = [t for spec in self.assignment.specs.values() for t in list_tensors(spec)]
+        return sum(math.prod(tensor.shape) for tensor in tensors) if tensors else 1
 
 
 @dataclass(slots=True)

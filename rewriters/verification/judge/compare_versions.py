@@ -388,7 +388,8 @@ def _require_some(run: Proof, original: Target, patched: Target, compared: list[
     tells = tells or (_sets_states(run) and any(one.original.left_at for one in compared))
     if compared and not tells:
         raise NotVerifiedError("the call returns nothing and changes nothing to compare")
-    told = any(one.case.flavour == "ordinary" and one.case.size for one in compared)
+    ordinary = (one.case for one in compared if one.case.flavour == "ordinary")
+    told = any(case.size and list_kinds(case.assignment.specs.values()) for case in ordinary)
     if compared and run.skipped and not told:  # it could be made to run where nothing shows
         raise NotVerifiedError(run.skipped)
     first = _wholly_refused(run, compared)

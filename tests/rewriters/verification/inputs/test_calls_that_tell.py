@@ -168,3 +168,12 @@ def test_what_no_tensor_has_ends_a_search() -> None:
         for error in [missing] * 999 + [*others, missing]:
             found.note(error, "Head")
         assert found.ends(math.inf) is not bool(others)
+
+
+def test_a_layer_that_takes_no_mask_is_not_given_one_for_long() -> None:
+    found = SearchResult()
+    for _ in range(100):
+        assert not found.ends(math.inf)
+        found.note("TypeError: Linear.forward() got an unexpected keyword argument 'mask'", "Norm")
+    assert found.ends(math.inf)
+    assert not found.ends(math.inf), "of another object it is asked anew"
