@@ -18,6 +18,7 @@ _MOST_GIVEN = 256
 _Tensor = torch.Tensor
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 """A class of its own may compute something else with what it holds."""
+_NARROW = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 _PLAIN = frozenset({bool, bytes, int, str, type(None)})
 """What most of what is found is: asked for first."""
 _NESTED = frozenset({dict, list, tuple, type})
@@ -41,7 +42,21 @@ def go_through(value: object) -> object:
         return iterator(itertools.islice(value, _MOST_GIVEN))
     if isinstance(value, contextlib._GeneratorContextManager):  # noqa: SLF001 - it has no other name
         return _enter(value)
+    if isinstance(value, torch.nn.Module):
+        return _take_apart(value)
+    if type(value) in {list, tuple} and any(isinstance(v, torch.nn.Module) for v in value):  # type: ignore[attr-defined] # it is one of these
+        return [go_through(item) for item in value]  # type: ignore[attr-defined] # same
     return value
+
+
+def _take_apart(module: torch.nn.Module) -> dict[str, object]:
+    """Return what tells a module that is a result from another: its parts, weights and modes."""
+    found: dict[str, object] = {}
+    for name, part in module.named_modules():
+        found[f"{name}.class".lstrip(".")] = type(part).__name__
+        found[f"{name}.training".lstrip(".")] = part.training
+    weights = (*module.named_parameters(), *module.named_buffers())
+    return found | dict(weights)
 
 
 def _enter(manager: contextlib._GeneratorContextManager[object]) -> dict[str, object]:
@@ -140,6 +155,8 @@ def _open_up(value: torch.Tensor, name: str) -> list[tuple[str, object]]:
     """Return a tensor, as dense ones if it is none: what compares numbers takes no other."""
     if value.is_nested:
         return [(f"{name}[{n}]", part) for n, part in enumerate(value.unbind())]
+    if value.dtype in _NARROW:  # hardly any operator takes it
+        return [(f"dtype of {name}", str(value.dtype)), (name, value.to(torch.bfloat16))]
     if value.layout == torch.strided or value.is_mkldnn:
         return [(name, value)]
     by_place = value.layout == torch.sparse_coo

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NUDGES = range(1, 33)
 """Which of two equal numbers is the larger one is the same in all of them once in many millions."""
+ROUNDINGS = range(33, 38)
+"""Ways in which everything is moved by a rounding of its dtype, weights as well."""
 _IN_ORDER = {5: (3, 1), 6: (1, 3), 7: (-1, -3), 8: (-3, -1)}
 """Of rows of equal numbers at a kink, the first or the last is the largest, on one side of it."""
 _STEP = 1e-6
@@ -31,13 +33,15 @@ _FILL = 5e3
 
 
 def nudge(
-    arguments: Mapping[str, object], specs: Mapping[str, Spec], number: int
+    arguments: Mapping[str, object], specs: Mapping[str, Spec], number: int, dtype: torch.dtype
 ) -> dict[str, object]:
     """Return arguments of which all numbers that take gradients are moved a little.
 
     All up, all down, those of every other argument against the others, the first or the last up
-    most of all, or each another way.
+    most of all, or each another way. Or all numbers by a rounding of a dtype: ``ROUNDINGS``.
     """
+    if number in ROUNDINGS:
+        return {n: _move_by_rounding(value, n, number, dtype) for n, value in arguments.items()}
     ways = (None, (1, 1), (-1, -1), (1, -1), (-1, 1))
     way = ways[number] if number < len(ways) else None
     return {
@@ -68,6 +72,35 @@ def _move(value: object, name: str, number: int, sign: int) -> object:
         way = torch.linspace(first, last, value.numel(), dtype=torch.float64).view(value.shape)
     small = torch.where(value.abs() < _FILL, value.abs().clamp(min=1.0) * _STEP, 0.0)
     return value + small.nan_to_num(0.0) * way
+
+
+def nudge_state(instance: object, number: int, dtype: torch.dtype) -> None:
+    """Move what the object of a call holds as well, by a rounding."""
+    if number in ROUNDINGS:
+        _move_by_rounding(instance, "self", number, dtype)
+
+
+def _move_by_rounding(value: object, name: str, number: int, dtype: torch.dtype) -> object:
+    """Return a value of which all numbers but whole ones, as flags, are off by a rounding."""
+    if isinstance(value, torch.nn.Module):
+        with torch.no_grad():
+            for own, weight in (*value.named_parameters(), *value.named_buffers()):
+                weight.copy_(_round(weight, f"{name}.{own}", number, dtype))
+        return value
+    if isinstance(value, list | tuple | dict):
+        parts = iter(range(len(value)))
+        return map_items(
+            value, lambda item: _move_by_rounding(item, f"{name}{next(parts)}", number, dtype)
+        )
+    return _round(value, name, number, dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _round(value: torch.Tensor, name: str, number: int, dtype: torch.dtype) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    source = seed_generator("rounding", name, number)
+    way = torch.rand(value.shape, generator=source, dtype=torch.float64) * 2 - 1
+    return torch.where(value == value.round(), value, value * (1 + torch.finfo(dtype).eps * way))
 
 
 def link(passed: Mapping[str, object], pairs: Sequence[tuple[str, str]]) -> dict[str, object]:

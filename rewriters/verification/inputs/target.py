@@ -13,7 +13,7 @@ import torch
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.leaves import go_through
 from npufix.rewriters.verification.calls.named_device import mean_device
-from npufix.rewriters.verification.calls.nudges import link, nudge
+from npufix.rewriters.verification.calls.nudges import link, nudge, nudge_state
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
@@ -286,7 +286,7 @@ class Target:
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = _double_all(given, made)
-                made = nudge(made, given, case.nudged) if case.nudged else made
+                made = nudge(made, given, case.nudged, dtype) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
             bind_optimizers(made, number, left=case.left)
@@ -336,6 +336,7 @@ class Target:
         self._failed = instance if again and not recipe.history else None
         if double:
             cast_floats(instance, torch.float64)
+            nudge_state(instance, case.nudged, dtype)
         if isinstance(instance, torch.nn.Module):
             instance.train(case.training)
         elif not case.training:  # somebody has evaluated before

@@ -32,7 +32,7 @@ _EXACT = 1e-9
 """In float64, of the largest gradient: what is the same."""
 _LIMIT = 0.02
 """How far a gradient where it tends to may be from that at a large number."""
-_NOISES = 8.0
+NOISES = 8.0
 """How many times as far off as the worst of a few other roundings a result may be."""
 _SUM_ULPS = 2.0
 """Of gradients, which are sums of several rounded products."""
@@ -41,7 +41,7 @@ _WORTHLESS = 0.25
 _TINY_ULPS, _ENOUGH_NOISE = 64, 4
 _FACTOR = 2.0
 """How much worse than the original's error the patched error may be."""
-_ULPS = 2.0
+ULPS = 2.0
 """Half an ulp each for the two roundings, and as much again for another order of operations."""
 _SCALE_ULPS = 0.5
 """Of the largest element that matters: what cancellation leaves of one rounding of an operand."""
@@ -138,8 +138,7 @@ class Spread(NamedTuple):
         off = (left - right).abs().nan_to_num(0.0, 0.0, 0.0)
         largest = max_magnitude(left, left.isfinite())
         return (
-            max_magnitude(off, left.isfinite())
-            <= _NOISES * eps_of(make_real(first).dtype) * largest
+            max_magnitude(off, left.isfinite()) <= NOISES * eps_of(make_real(first).dtype) * largest
         )
 
 
@@ -154,6 +153,8 @@ class Further(NamedTuple):
     """The original in float64, with large numbers where the arguments hold an Inf."""
     near: Callable[[], Iterable[CallRecord]] = tuple
     """The original in float64, with arguments that are moved a little."""
+    moved: Callable[[], Iterable[CallRecord]] = tuple
+    """The same, with all that is passed moved by a rounding of its dtype."""
 
 
 class Kept(Generic[_T]):
@@ -200,10 +201,10 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
     allowed = _FACTOR * max(made, earned * scale)
     near_oracle = (right - reference).abs() <= (
         allowed
-        + eps * (_ULPS * reference.abs() + (triple.sum_ulps if sums else _SCALE_ULPS) * scale)
+        + eps * (ULPS * reference.abs() + (triple.sum_ulps if sums else _SCALE_ULPS) * scale)
     )
     near_oracle &= reference.isfinite()  # everything is within a tolerance that is infinite
-    near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
+    near_original = left.isfinite() & ((right - left).abs() <= eps * ULPS * left.abs())
     cut_off = _SUBNORMAL * eps * torch.finfo(original.dtype).smallest_normal
     near_original |= left.isfinite() & ((right - left).abs() <= cut_off)
     near_oracle |= (right - reference).abs() <= cut_off
@@ -443,7 +444,7 @@ def _is_within_noise(
         if value is not None and make_real(value).shape == spread.shape == center.shape:
             spread = spread.maximum((make_real(value).double() - center).abs().nan_to_num(0, 0, 0))
         for one in means:
-            accepted |= right.isfinite() & ((right - one).abs() <= _NOISES * spread)
+            accepted |= right.isfinite() & ((right - one).abs() <= NOISES * spread)
         if not bool((wrong & ~accepted).any()):
             break
     return accepted

@@ -10,6 +10,7 @@ passes, which is within twice of that, and 0.503 does not.
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -51,6 +52,7 @@ from npufix.rewriters.verification.judge.difference import (
     describe_difference,
     place_of,
 )
+from npufix.rewriters.verification.judge.rounding.small_numbers import find_lost
 from npufix.rewriters.verification.verdict import Measure
 
 if TYPE_CHECKING:
@@ -308,6 +310,9 @@ class Judge:
         # The first call that tells them apart is shown, not the one that does most.
         in_order = sorted(zip(places, self.differences[before:], strict=True), key=itemgetter(0))
         self.differences[before:] = [found for _, found in in_order]
+        if not self.differences[before:] and not hopeless:
+            lost = itertools.islice(find_lost(self._triples), 1)
+            self.differences += [describe_difference(t, w, case, size) for case, size, t, w in lost]
 
     def _leave_out_noise(
         self, wrong: torch.Tensor, triple: Triple, further: Further, case: str

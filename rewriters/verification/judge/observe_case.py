@@ -16,7 +16,7 @@ from npufix.rewriters.verification.calls.device import (
     scale_timeout,
 )
 from npufix.rewriters.verification.calls.noise import SEEDS
-from npufix.rewriters.verification.calls.nudges import NUDGES
+from npufix.rewriters.verification.calls.nudges import NUDGES, ROUNDINGS
 from npufix.rewriters.verification.calls.observe import (
     CALL_S,
     CallRecord,
@@ -256,13 +256,14 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
         twin = replace(one, case=replace(one.case, flavour=LARGE))
         return observe_in_float64(original, twin)
 
-    def near() -> Kept[CallRecord]:
-        beside = (replace(one, case=replace(one.case, nudged=way)) for way in NUDGES)
+    def near(ways: range = NUDGES) -> Kept[CallRecord]:
+        beside = (replace(one, case=replace(one.case, nudged=way)) for way in ways)
         seen = (observe_in_float64(original, two) for two in beside)
         return Kept(found for found in seen if found is not None)
 
     exact = lru_cache(lambda: observe_in_float64(patched, one))
-    return Further(lru_cache(noisy), exact, lru_cache(large), lru_cache(near))
+    moved = lru_cache(lambda: near(ROUNDINGS))
+    return Further(lru_cache(noisy), exact, lru_cache(large), lru_cache(near), moved)
 
 
 def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> CallRecord:

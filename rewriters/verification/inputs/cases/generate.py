@@ -44,6 +44,7 @@ from npufix.rewriters.verification.inputs.cases.forms import (
 )
 from npufix.rewriters.verification.inputs.cases.limits import (
     at_limits,
+    with_far_numbers,
     with_long_lists,
     with_negatives,
     with_orders,
@@ -157,6 +158,7 @@ def _cases(
     yield from with_signs(assignments[:_FEW_ASSIGNMENTS], job)
     yield from with_long_lists(assignments, target)
     if job.by_hand:
+        yield from with_far_numbers(assignments[:_FEW_ASSIGNMENTS], job)
         text = read_source(job.original, job.qualname)
         drawn = draw_together(assignments, target, text)
         trials = Trials.of(target, assignments[0])

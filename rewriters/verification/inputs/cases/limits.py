@@ -46,6 +46,8 @@ _BENDS = re.compile(
     r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
 )
 """What makes something else of large numbers than of small ones."""
+_CUTS = re.compile(r"\b(?:clamp|clip|minimum|maximum|hardtanh)\w*\(")
+"""What leaves nothing of how far beyond a limit a number is."""
 _SHARE = re.compile(r"(?<![\w.])1(?:\.0*)? *- *(?:self\.)?([a-z_]\w*)")
 """Whose rest is taken as well: ``1 - smoothing`` is of a number that is at most 1."""
 _EPSILON = re.compile(r"(?<!st)eps")
@@ -60,6 +62,8 @@ _STEEP = 8.0
 """Of a weight: its exponential is beyond a hundred, and its sigmoid next to one."""
 _MOST_STEEP = 1e4
 _BEYOND = 1024.0
+_FAR_BEYOND = 1e4
+"""Beyond what is cut off for 8 bits (``finfo(float8_e4m3fn).max`` is 448), in every half dtype."""
 _MOST_WEIGHTS = 2
 _MOST_ONES = 3
 _MOST_PAIRS = 6
@@ -105,6 +109,18 @@ def with_signs(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 for number in (-value, type(value)(0)):
                     yield CallCase(with_specs(one, **{name: Value(number)}))
+
+
+def with_far_numbers(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
+    """Yield a number far beyond the others where changed lines cut such off."""
+    cuts = any(find_changed(_CUTS, job))
+    for one in assignments if cuts else ():
+        for name, spec in one.specs.items():
+            count = torch.Size(spec.shape).numel() if isinstance(spec, Tensor) else 0
+            if isinstance(spec, Tensor) and spec.kind == "float" and count:
+                for number in (_FAR_BEYOND, -_FAR_BEYOND):
+                    pinned = replace(spec, pinned=(count - 1, number))
+                    yield CallCase(with_specs(one, **{name: pinned}))
 
 
 def with_long_lists(assignments: Sequence[Assignment], target: Target) -> Iterator[CallCase]:

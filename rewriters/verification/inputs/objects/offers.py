@@ -346,7 +346,10 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
     made: list[Spec] = []
     if kinds and kinds != ["Module"]:
-        made = [make_layer(kind, seed) for kind in kinds]
+        made = [
+            make_layer(kind, seed) if kind != "Sequential" else offer_chain("Linear")
+            for kind in kinds
+        ]
     elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = make_again(StandInModule, "a stand-in module")
         called = re.search(MODEL, name) or use.called

@@ -144,14 +144,17 @@ def is_hooked(instance: object) -> bool:
 def read_state(instance: object, called: str) -> dict[str, object]:
     """Return the tensors and plain attributes of an object, by the names that code gives them."""
     parts = {f"{called}.": instance}
+    found: dict[str, object] = {}
     if isinstance(instance, torch.nn.Module):
         parts = _list_parts(instance, called)
+        hooks = (getattr(part, kind, ()) for part in parts.values() for kind in _HOOKS)
+        found[f"hooks of {called}"] = sum(map(len, hooks))
     elif not isinstance(instance, torch.optim.Optimizer):
         # ``self.ema`` of what averages a model, ``self.models[0]``
         for name, module in list_modules(getattr(instance, "__dict__", {})).items():
             parts |= _list_parts(module, f"{called}.{name}")
     weights = list_weights(instance)
-    found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
+    found |= {f"{called}.params[{n}]": weight for n, weight in enumerate(weights)}
     found |= _read_held_settings(instance, called)
     for prefix, part in parts.items():
         held = getattr(part, "__dict__", {})

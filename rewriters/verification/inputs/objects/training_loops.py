@@ -193,11 +193,19 @@ class TrainedModel(torch.nn.Module):
     running_mean: torch.Tensor
 
     def __init__(  # noqa: PLR0913 - all that a loop may ask
-        self, kind: str, names: str, task: Task, seed: int, *, mode: bool, sizes: str = ""
+        self,
+        kind: str,
+        names: str,
+        task: Task,
+        seed: int,
+        *,
+        mode: bool,
+        sizes: str = "",
+        frozen: bool = False,
     ) -> None:
         """``kind`` and ``names`` are those of a ``Result``; in training, with ``mode``.
 
-        ``sizes`` are attributes that code reads: ``net.max_seq_len``.
+        ``sizes`` are attributes that code reads: ``net.max_seq_len``; ``frozen``: its bias is.
         """
         super().__init__()
         for name in sizes.split():
@@ -206,7 +214,7 @@ class TrainedModel(torch.nn.Module):
         self._kind, self._names, self._task = kind, tuple(names.split()), task
         drawn = _draw(3, WIDTH, seed=("model", seed))
         self.weight = torch.nn.Parameter(drawn[0])
-        self.bias = torch.nn.Parameter(drawn[1])
+        self.bias = torch.nn.Parameter(drawn[1], requires_grad=not frozen)
         self.register_buffer("running_mean", drawn[2].clone())
         self._calls = 0
 
@@ -418,7 +426,8 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
     elif use.gives is not None and _is_trained(name, use):
         # what calls ``train`` may find it in evaluation
         sizes = " ".join(_list_sizes(use))
-        yield from _offer_models(use.gives, name, mode="train" not in use.attributes, sizes=sizes)
+        given = {"mode": "train" not in use.attributes} | ({"sizes": sizes} if sizes else {})
+        yield from _offer_models(use.gives, name, given, freezes="parameters" in use.attributes)
 
 
 def _is_several(parameter: Parameter) -> bool:
@@ -473,13 +482,16 @@ def _offer_batch(form: Batch) -> Iterator[Spec]:
         yield _offer("one_batch", label, form.kind, _spell(form.items), task)
 
 
-def _offer_models(form: Result, name: str, *, mode: bool, sizes: str) -> Iterator[Spec]:
+def _offer_models(
+    form: Result, name: str, given: Mapping[str, object], *, freezes: bool
+) -> Iterator[Spec]:
+    """Yield models; all but the first are partly frozen, for what goes through the weights."""
     seed = sum(map(ord, name))
     read = f"{form.kind} of {', '.join(form.names)}" if form.names else form.kind
     for task in TASKS:
         label = f"a model that returns a {read} ({task})"
         names = " ".join(form.names)
-        given = {"mode": mode} | ({"sizes": sizes} if sizes else {})
-        yield _offer("TrainedModel", label, form.kind, names, task, seed, **given)
+        frozen = {"frozen": True} if freezes and task != TASKS[0] else {}
+        yield _offer("TrainedModel", label, form.kind, names, task, seed, **given, **frozen)
     if form.kind == "tuple":  # ``model(x)[0]`` of a tensor
-        yield _offer("TrainedModel", "a model", "tensor", "", "rows", seed, mode=mode)
+        yield _offer("TrainedModel", "a model", "tensor", "", "rows", seed, **given)

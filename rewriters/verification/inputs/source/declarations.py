@@ -60,10 +60,10 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_multiples,
     read_sizes,
     read_text,
-    read_types,
     unify,
 )
 from npufix.rewriters.verification.inputs.source.siblings import list_siblings, read_uses
+from npufix.rewriters.verification.inputs.source.texts.types import read_types
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,

@@ -45,6 +45,8 @@ _CHANGES = re.compile(r"(?i)[\s`'\"]*(?:to|into|->|=>|→|becomes?)[\s`'\"]*(?:s
 _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
 )
+_SUMMARY = re.compile(r"(?i)(returns?|yields?)[ \t]+[\w`]")
+"""A sentence, not a section: ``Return the means of x (N, D).``"""
 _OTHER_SECTION = re.compile(
     r"(?ims)^[ \t]*(returns?|yields?|raises|outputs?|examples?|notes?|references)[ \t]*:?[ \t]*$"
     r".*?(?=^[ \t]*(?:args|arguments|parameters|inputs?|shapes?)[ \t]*:?[ \t]*$|\Z)"
@@ -108,52 +110,6 @@ _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-
 _LATER = re.compile(rf"(?:[\s`,:]*{_GROUP.pattern})*[\s`,:]*\bor\b")
 _BETWEEN = re.compile(r"[\s`,:]*(?:or[\s`:]*)?")
 """What stands between one shape and the next, where both are of one argument."""
-_TYPED = (
-    r"^[ \t]*(?:[-*][ \t]*)?({names})[ \t]*\(([^()\n]+)\)[ \t]*:",
-    r"(?:^|;)[ \t]*({names})[ \t]*:[ \t]*([^:;\n]+?)[ \t]*(?=;|$)",
-    r"^[ \t]*:type[ \t]+({names}):[ \t]*([^\n]+?)[ \t]*$",
-    r"^[ \t]*:param[ \t]+(?=[^:\n]*[ \t]({names}):)([^:\n]+?)[ \t]+\w+:",
-)
-"""How docstrings say of what type an argument is: ``x (Tensor): ...``, ``x : Tensor``."""
-_CONTAINED = r"(?i:{many}(?: of (?:\d+ |two |three |four |python )?|\[)(?:{one})(?:, *\.\.\.)?\]?)"
-_NAMED_TENSORS = (
-    r"(?i:(?:typing\.)?(?:dict\w*|mapping)(?:\[str, *| (?:of|from|mapping) (?:str\w*|names?) to )"
-    r"(?:torch\.)?tensors?\]?)"
-)
-_SCALARS = (
-    r"(?i:(?:list|sequence|iterable|tuple)(?: of (?:\d+ |two |three |four )?)"
-    r"(?:scalars?|0-?d(?:im\w*)?)(?: tensors?| losses)?)"
-)
-_TYPES: tuple[tuple[str, str], ...] = (
-    (_SCALARS, "list[Float[Tensor,'']]"),
-    (r"(?:torch\.)?((?:Float|Long|Half|Bool|Int)?Tensor)|tensor", "Tensor"),
-    (r"int|integer", "int"),
-    (r"float", "float"),
-    (r"bool|boolean", "bool"),
-    (r"str|string", "str"),
-    (r"(?:typing\.)?(?:[Ll]ist|[Ss]equence)\[(?:torch\.)?Tensor\]", "list[Tensor]"),
-    (r"list\s+of\s+(?:torch\.)?[Tt]ensors?", "list[Tensor]"),
-    *(
-        (_CONTAINED.format(many=many, one=one), f"{kind}[{name}{rest}]")
-        for many, kind, rest in (
-            (r"(?:typing\.)?(?:list|sequence|iterable|collection)", "list", ""),
-            (r"(?:typing\.)?tuple", "tuple", ", ..."),
-        )
-        for one, name in (
-            (r"int(?:s|eger|egers)?|ind(?:ex|ices|exes)|positions?|lengths?|sizes?", "int"),
-            (r"floats?", "float"),
-            (r"str(?:s|ings?)?", "str"),
-        )
-    ),
-    (r"(?i:\(int, *int\)|tuple\[int, *int\]|pair of int(?:s|egers)?)", "tuple[int, int]"),
-    (_NAMED_TENSORS, "dict[str,Tensor]"),
-)
-_INLINE = (
-    r"(?i)(?<![\w.`])`*({names})`*[ \t]*(?::|\(|,|=|\bis\b|\bare\b)[ \t]*(?:an? |the )?"
-    r"(?=((?:list|sequence|iterable|collection|tuple|dict\w*|mapping|pair)[ \[][^.;()\n]*))"
-)
-"""A type in the middle of a sentence: ``spec (F, T), starts: list of int, in order``."""
-_OPTIONAL = re.compile(r"(?i)^optional\[(.*)\]$|,? *\boptional\b *,?|(?: or|,| \|) none\b")
 _HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
 """What says that all that is added is 0, or so low that it hides."""
 
@@ -215,7 +171,7 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
             if "additive" in said and not re.search(_HIDING, words):
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
-            narrow.setdefault(name, set()).update(re.findall(r"\bu?int8\b", words))
+            narrow.setdefault(name, set()).update(re.findall(r"\bu?int(?:8|16|32)\b", words))
             boxes |= {name} if re.search(r"(?i)\bboxes\b", words) else set()
             bound, most = _BELOW.search(words), _AT_MOST.search(words)
             if bound is not None:
@@ -248,28 +204,6 @@ def _with_shared(entries: Iterable[_Entry], names: Sequence[str]) -> Iterator[_E
             yield silent, words, []
         says = set(re.findall(r"\w+", words)) - set(names)
         silent = [] if says or not found else [*silent, *subjects]
-
-
-def read_types(text: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the types that a docstring says arguments are of, as annotations; no others."""
-    if not text.strip():  # most have none, and patterns are compiled anew for each function
-        return {}
-    plain = re.sub(r":(?:class|obj):|[`~]", "", text)
-    one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    found: dict[str, str] = {}
-    for pattern in _TYPED if one else ():
-        for name, said in re.findall(pattern.format(names=one), plain, re.MULTILINE):
-            bare = _OPTIONAL.sub(r"\1", said).strip(" .")
-            known = next((t for p, t in _TYPES if re.fullmatch(p, bare)), "")
-            if known and name not in found:
-                own = bare.rpartition(".")[2] if known == "Tensor" and bare != "tensor" else known
-                found[name] = own if bare == said.strip(" .") else f"Optional[{own}]"
-    for name, said in re.findall(_INLINE.format(names=one), plain) if one else ():
-        several = (t for p, t in _TYPES if "[" in t and re.match(rf"(?:{p})(?!\w)", said))
-        known = next(several, "")
-        if known and name in names:
-            found.setdefault(name, known)
-    return found
 
 
 def read_multiples(
@@ -314,6 +248,8 @@ def _entries(text: str, names: Sequence[str]) -> Iterator[_Entry]:
     for begin, end in zip([0, *starts], [*starts, len(text)], strict=True):
         part = text[begin:end]
         if begin in others:
+            if not begin and _SUMMARY.match(part):
+                yield from _shapes_in(part, "", inside, names, beside=True)
             continue
         heading = header.match(part) if begin in starts else None
         subject = heading.group(1) if heading else ""
@@ -321,8 +257,14 @@ def _entries(text: str, names: Sequence[str]) -> Iterator[_Entry]:
 
 
 def _shapes_in(
-    part: str, subject: str, inside: re.Pattern[str], names: Sequence[str]
+    part: str,
+    subject: str,
+    inside: re.Pattern[str],
+    names: Sequence[str],
+    *,
+    beside: bool = False,
 ) -> Iterator[_Entry]:
+    """Yield what a part says of arguments; ``beside``: where a shape stands right beside a name."""
     known = [n for n in _JOINED.split(subject) if n]
     at = len(subject)
     told = False
@@ -331,8 +273,11 @@ def _shapes_in(
         alone = "," not in group[0] and not _FIRST.fullmatch(part[: group.start() + 1])
         shape = _shape(group[1], alone=alone)
         mentions = list(inside.finditer(before))
-        own = bool(mentions) and _OF_NAMED.fullmatch(before[mentions[-1].end() :] + group.group(1))
-        if shape is None or set(shape) <= set(names) or _not_a_shape(before, known, own=bool(own)):
+        between = before[mentions[-1].end() :] if mentions else "-"
+        own = _OF_NAMED.fullmatch(between + group.group(1)) is not None
+        no_shape = _not_a_shape(before, known, own=own)
+        no_shape |= beside and between.strip(" `:") != ""
+        if shape is None or set(shape) <= set(names) or no_shape:
             continue
         named = [m[0] for m in mentions]
         words = before[mentions[-1].start() :] if mentions else before

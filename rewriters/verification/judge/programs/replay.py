@@ -118,11 +118,26 @@ def opened_up(value: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
         return {name: value}
     if value.is_nested:
         return {f"{name}[{n}]": part for n, part in enumerate(value.unbind())}
+    if value.dtype in {torch.float8_e4m3fn, torch.float8_e5m2}:
+        return {f"dtype of {name}": str(value.dtype), name: value.to(torch.bfloat16)}
     if value.layout == torch.strided or value.is_mkldnn:
         return {name: value}
     kept = value._nnz() if value.layout != torch.sparse_coo or value.is_coalesced() else None  # noqa: SLF001
     said = {f"layout of {name}": str(value.layout), f"elements of {name}": kept}
     return said | {name: value.to_dense()}
+
+
+def taken_apart(value: Any) -> Any:  # noqa: ANN401
+    """Return what tells a module that is a result from another; anything else as it is."""
+    if type(value) in {list, tuple}:
+        return type(value)(map(taken_apart, value))
+    if not isinstance(value, torch.nn.Module):
+        return value
+    found = value.state_dict(keep_vars=True)
+    for name, part in value.named_modules():
+        found[f"{name}.class".lstrip(".")] = type(part).__name__
+        found[f"{name}.training".lstrip(".")] = part.training
+    return found
 
 
 def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -276,6 +291,13 @@ def describe_results(
         if name in held and isinstance(v, torch.Tensor)
     }
     seen |= {f"{name} after the call": value for name, value in after.items()}
+    for name, value in {**passed, "self": made, **after}.items():
+        if isinstance(value, torch.nn.Module):
+            hooks = (k for k in dir(value) if k.endswith("_hooks"))
+            every = (getattr(part, kind, ()) for kind in hooks for part in value.modules())
+            seen[f"hooks of {name}"] = sum(len(one) for one in every if isinstance(one, dict))
+        elif isinstance(value, torch.Tensor):
+            seen[f"requires_grad of {name} after the call"] = value.requires_grad
     tensors = {n: v for n, v in {**after, **results}.items() if isinstance(v, torch.Tensor)}
     for name, value in results.items():
         if isinstance(value, torch.Tensor):
@@ -338,7 +360,7 @@ def observe(  # noqa: PLR0913
         around |= {k: v for k, v in surroundings_of(None).items() if k in around}
         try:
             value = call(passed)
-            results = leaves(value, "result")
+            results = leaves(taken_apart(value), "result")
         except Exception as error:  # noqa: BLE001
             return {"the call raises": f"{type(error).__name__}: {error}"}
         left = surroundings_of(module)

@@ -229,3 +229,17 @@ def test_no_share_is_more_than_one() -> None:
     limits = _around_bounds(Job("m.py", "", before, after, "f", (2,), (2,), by_hand=True))
     assert limits["part"] == (0.5,)
     assert limits["most"] == (0.5, 2.0)
+
+
+CUT = '''
+def quantise(x: torch.Tensor) -> torch.Tensor:
+    """x (N, D)."""
+    return (x * 0.25).round().clamp(-448, 448)
+'''
+
+
+def test_numbers_are_far_beyond_where_they_are_cut_off() -> None:
+    found = verdict(CUT, (".clamp(-448, 448)", ""))
+    assert found.status is Status.REFUTED, found
+    right = verdict(CUT, (".clamp(-448, 448)", ".clamp(min=-448).clamp(max=448)"))
+    assert right.status is Status.EQUIVALENT, right

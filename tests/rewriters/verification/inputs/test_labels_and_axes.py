@@ -12,7 +12,8 @@ from tests.rewriters.verification.inputs.test_exposing_calls import verified
 
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, guess_scalars
-from npufix.rewriters.verification.inputs.source.shapes import read_text, read_types
+from npufix.rewriters.verification.inputs.source.shapes import read_text
+from npufix.rewriters.verification.inputs.source.texts.types import read_types
 from npufix.rewriters.verification.inputs.source.training.losses import find_void_numbers
 from npufix.rewriters.verification.inputs.source.usage import find_function
 

@@ -460,3 +460,19 @@ def test_weights_are_not_sought_among_millions_of_calls() -> None:
         run=lambda tried, *_given, **_named: list(tried),
     )
     _Search.run_on_filters(looking)
+
+
+FROZEN = """
+def critic_loss(critic: torch.nn.Module, fake: torch.Tensor) -> torch.Tensor:
+    before = [p.requires_grad for p in critic.parameters()]
+    for p in critic.parameters():
+        p.requires_grad_(False)
+    loss = F.softplus(-critic(fake)).mean()
+    for p, was in zip(critic.parameters(), before):
+        p.requires_grad_(was)
+    return loss
+"""
+
+
+def test_what_was_frozen_before_stays_so() -> None:
+    assert verdict(FROZEN, ("p.requires_grad_(was)", "p.requires_grad_(True)")).script

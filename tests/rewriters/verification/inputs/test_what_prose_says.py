@@ -26,10 +26,8 @@ from npufix.rewriters.verification.inputs.source.promises import (  # noqa: E402
     read_from_one,
     read_promises,
 )
-from npufix.rewriters.verification.inputs.source.shapes import (  # noqa: E402 - same
-    read_text,
-    read_types,
-)
+from npufix.rewriters.verification.inputs.source.shapes import Said, read_text  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.texts.types import read_types  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.usage import find_uses  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
@@ -62,6 +60,25 @@ def mask_bands(spec, starts, width: int = 2):
 )
 def test_types_are_read_wherever_they_stand(text: str, name: str, type_: str | None) -> None:
     assert read_types(text, [name, "spec"]).get(name) == type_
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "kinds"),
+    [
+        ("Return the means of x (N, D).", (("N", "D"),), set()),
+        ("Returns the position of each: x (B, T), bool, True for some.", (("B", "T"),), {"bool"}),
+        ("Return x times y (N, D).", (), set()),  # of what is made
+        ("Return the means (N, D) of x.", (), set()),
+        ("Returns:\n    x (N, D)", (), set()),
+        ("x: (N, T), int16 samples", (("N", "T"),), {"int"}),
+    ],
+)
+def test_a_sentence_that_says_what_is_returned_names_arguments(
+    text: str, shapes: tuple[tuple[str, ...], ...], kinds: set[str]
+) -> None:
+    said = read_text(text, ["x"]).get("x", Said())
+    assert (said.shapes, said.kinds) == (shapes, kinds)
+    assert said.narrow == ("int16" if "int16" in text else "")
 
 
 def test_a_list_of_numbers_is_passed_as_one() -> None:

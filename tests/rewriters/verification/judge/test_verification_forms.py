@@ -277,6 +277,35 @@ def test_results_are_named_for_people() -> None:
     }
 
 
+def test_a_module_that_is_a_result_is_its_parts_weights_and_modes() -> None:
+    from npufix.rewriters.verification.calls.leaves import find_leaves, go_through
+
+    layer = torch.nn.Linear(2, 3)
+    found = dict(find_leaves(go_through([layer]), "result"))
+    assert found["result[0]['weight']"] is layer.weight
+    assert found["result[0]['class']"] == "Linear"
+    layer.eval()
+    assert dict(find_leaves(go_through(layer), "result"))["result['training']"] is False
+
+
+def test_numbers_of_eight_bits_are_compared_as_those_of_sixteen() -> None:
+    from npufix.rewriters.verification.calls.leaves import find_leaves
+
+    narrow = torch.tensor([0.5, 448.0]).to(torch.float8_e4m3fn)
+    found = dict(find_leaves(narrow, "result"))
+    assert found["dtype of result"] == "torch.float8_e4m3fn"
+    assert torch.equal(found["result"], narrow.to(torch.bfloat16))
+
+
+def test_hooks_that_a_call_leaves_are_counted() -> None:
+    from npufix.rewriters.verification.inputs.objects.state import read_state
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    assert read_state(model, "model")["hooks of model"] == 0
+    model[0].register_forward_hook(lambda *_: None)
+    assert read_state(model, "model")["hooks of model"] == 1
+
+
 def test_a_loader_is_what_it_loads_however_it_is_fed() -> None:
     from npufix.rewriters.verification.calls.leaves import find_leaves
 

@@ -1,0 +1,1 @@
+"""What docstrings say beside shapes: ``types`` of arguments."""
