@@ -89,9 +89,8 @@ def find_setting(owner: type, attribute: str) -> dict[str, object]:
     """
     for kind in owner.__mro__:
         for tree in trees(kind, "__init__") if "__init__" in vars(kind) else ():
-            set_there = (n for n in walk(tree) if ast.unparse(n) == f"self.{attribute}")
-            for node in set_there:
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            for node in (n for n in walk(tree) if isinstance(n, ast.Attribute)):
+                if node.attr == attribute and isinstance(node.ctx, ast.Store):
                     return solve_path_condition(tree, node.lineno)
     return {}
 
