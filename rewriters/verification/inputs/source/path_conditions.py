@@ -90,7 +90,8 @@ def find_setting(owner: type, attribute: str) -> dict[str, object]:
     for kind in owner.__mro__:
         for tree in trees(kind, "__init__") if "__init__" in vars(kind) else ():
             for node in (n for n in walk(tree) if isinstance(n, ast.Attribute)):
-                if node.attr == attribute and isinstance(node.ctx, ast.Store):
+                found = node.attr == attribute and isinstance(node.ctx, ast.Store)
+                if found and isinstance(tree, ast.Module):
                     return solve_path_condition(tree, node.lineno)
     return {}
 
@@ -401,8 +402,11 @@ def _list_compared(
     more = {ast.Gt: 1, ast.GtE: 0, ast.Lt: -1, ast.LtE: 0}
     less = {ast.Gt: 0, ast.GtE: -1, ast.Lt: 0, ast.LtE: 1}
     way = (more if outcome else less)[type(op)]
-    other = _other(first, name) if first == 0 and way == 1 else None
-    return (first + way if other is None else other,) if isinstance(first, int) else ()
+    more_than_none = (first, way) == (0, 1)
+    value = (
+        _other(first, name) if more_than_none else first + way if isinstance(first, int) else None
+    )
+    return (value,) if isinstance(first, int) else ()
 
 
 def _of_remainder(
