@@ -157,8 +157,10 @@ def vary_refused(
     for error, _ in found.errors.most_common(_MOST_WIDTHS):
         missed = re.match(r"AttributeError: '(\w+)' object has no attribute '(\w+)'", error)
         if missed is not None and missed[1] == owner.__name__:
-            asked = {n: v for n, v in find_setting(owner, missed[2]).items() if n in settings}
-            yield from [{n: Value(v) for n, v in asked.items()}] * bool(asked)
+            asked: dict[str, Spec] = {
+                n: Value(v) for n, v in find_setting(owner, missed[2]).items() if n in settings
+            }
+            yield from [asked] * bool(asked)
 
 
 def _vary_width(
