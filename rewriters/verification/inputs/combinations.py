@@ -20,7 +20,7 @@ from npufix.rewriters.verification.inputs.objects.kept import is_plain
 from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_sought
 from npufix.rewriters.verification.inputs.objects.offers import offer_chain
 from npufix.rewriters.verification.inputs.recipes import offer_objects
-from npufix.rewriters.verification.inputs.settings import guess_configurations
+from npufix.rewriters.verification.inputs.settings import guess_configurations, offer_described
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -68,6 +68,7 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     }
     function = find_function(tree, target.qualname)
     models = {p.name: _offer_models(p, function, target.loaded) for p in wanted}
+    described = {p.name: offer_described(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         width = base[-1] if base and base[-1] in widths else WIDTH
@@ -83,7 +84,7 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
             guesses = guess_tensors(p, base, widths, own, shapes) if something else []
             return [*guesses, *(() if guesses and own.use.as_tensor else [forced[p.name]])]
         guesses = known[p.name] or guess_argument(p, base, widths, own, shapes)
-        guesses = [*models[p.name], *guesses]
+        guesses = [*models[p.name], *_unless_made(described[p.name], guesses), *guesses]
         # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
         sure = is_tensor(p, own)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ()) if v is None or not sure]
@@ -105,6 +106,11 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
             for chosen in _split(wanted, options, cost - rank):
                 guessed = {p.name: s for p, s in zip(wanted, chosen, strict=True)}
                 yield from tie_lists(guessed, side_by_side, made) if side_by_side else (guessed,)
+
+
+def _unless_made(offered: Sequence[Spec], guesses: Sequence[Spec]) -> Sequence[Spec]:
+    """Return what stands for an object, unless something is known that may be passed."""
+    return [] if any(isinstance(s, MadeArgument) for s in guesses) else offered
 
 
 def _list_shapes(parameter: Parameter, width: int, known: Declarations) -> list[tuple[int, ...]]:

@@ -29,11 +29,11 @@ from npufix.rewriters.verification.inputs.cases.settings import train_filters
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
-from npufix.rewriters.verification.inputs.objects.examples import list_example_calls
+from npufix.rewriters.verification.inputs.objects.examples import list_example_calls, with_rows
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.objects.saved import offer_loads
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes, tie_modules
-from npufix.rewriters.verification.inputs.search_result import NO_OBJECT, SearchResult, vary_width
+from npufix.rewriters.verification.inputs.search_result import NO_OBJECT, SearchResult, vary_refused
 from npufix.rewriters.verification.inputs.sorts_and_looks import (
     Looks,
     Sorts,
@@ -143,7 +143,10 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_as_bound()
     looking.run_after_others(lambda name: read_declarations(job.original, name, job.assumed))
     late = () if found.assignments else list_late(target, next(iter(options), None))
-    replace(looking, options=[*late]).run_guesses(_SEARCH_S, floating=job.floating)
+    completed = replace(looking, options=[*late])
+    completed.run_guesses(_SEARCH_S, floating=job.floating)
+    if completed.options and found.ran:
+        completed.run_further()
     looking.run_beside_defaults(read)
     looking.run_within_bounds()
     looking.run_as_changed(job)
@@ -204,17 +207,20 @@ class _Search:
         """Make the calls that docstrings show, where no guess runs or reaches the lines."""
         until = time.process_time() + _SEARCH_S
         for recipe in self.options:
-            self.run((Assignment(recipe, specs) for specs in shown), until)
+            every = with_rows(shown, self.declared.arguments)
+            self.run((Assignment(recipe, specs) for specs in every), until)
 
     def run_as_refused(self) -> None:
-        """Make the object as wide as what its layers were given, where they take nothing else.
+        """Make the object as calls on it ask: as wide as what its layers were given.
 
         A layer over ``torch.cat([x, y, x - y], -1)`` is three times as wide as x.
         """
-        widths = self.found.list_widths()
-        for recipe, (taken, given) in itertools.product(self.options, widths):
-            if not self.found.assignments and recipe is not None and recipe.attributes is None:
-                for made in vary_width(self.target.settings_of(recipe), taken, given):
+        target, found = self.target, self.found
+        if found.assignments:
+            return
+        for recipe in (r for r in self.options if r is not None and r.attributes is None):
+            for made in [*vary_refused(found, target.owner, target.settings_of(recipe))]:
+                if not found.assignments:
                     every = self.combine(recipe.made_with(**made))
                     self.run(every, time.process_time() + _FURTHER_S)
 

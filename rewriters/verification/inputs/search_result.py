@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Spec, Value
 from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
+from npufix.rewriters.verification.inputs.source.path_conditions import find_setting
 from npufix.rewriters.verification.verdict import NOTHING_RUNS
 
 if TYPE_CHECKING:
@@ -81,10 +82,11 @@ class SearchResult:
         self.errors[error] += 1
         kind = re.sub(r"\d+", "", error)
         self.known = 0 if kind not in self.kinds or self.ran else self.known + 1
-        self.kinds.add(kind)
         lacking = re.match(r"AttributeError: '(\w+)' object has no attribute", error)
         misses = lacking is not None and lacking[1] in {owner, StandInLayer.__name__}
-        self.wanting = self.wanting + 1 if misses else 0
+        # beside others of which as much is known: of None, where that is another guess
+        self.wanting = self.wanting + 1 if misses else self.wanting if kind in self.kinds else 0
+        self.kinds.add(kind)
         of_tensors = lacking is not None and lacking[1] == "Tensor"
         self.alike = Counter({error: self.alike[error] + 1} if of_tensors else {})
         self.not_taken[error] += _NOT_TAKEN in error
@@ -150,7 +152,29 @@ class SearchResult:
         return f"{NOTHING_RUNS}{why}"
 
 
-def vary_width(settings: Mapping[str, object], taken: int, given: int) -> Iterator[dict[str, Spec]]:
+def vary_refused(
+    found: SearchResult, owner: type | None, settings: Mapping[str, object]
+) -> Iterator[dict[str, Spec]]:
+    """Yield what else to make an object with, by what calls have raised on those so far.
+
+    As wide as what its layers were given; and so that it has what calls have missed of it.
+    """
+    if owner is None:
+        return
+    for taken, given in found.list_widths():
+        yield from _vary_width(settings, taken, given)
+    for error, _ in found.errors.most_common(_MOST_WIDTHS):
+        missed = re.match(r"AttributeError: '(\w+)' object has no attribute '(\w+)'", error)
+        if missed is not None and missed[1] == owner.__name__:
+            asked: dict[str, Spec] = {
+                n: Value(v) for n, v in find_setting(owner, missed[2]).items() if n in settings
+            }
+            yield from [asked] * bool(asked)
+
+
+def _vary_width(
+    settings: Mapping[str, object], taken: int, given: int
+) -> Iterator[dict[str, Spec]]:
     """Yield what else to make an object with, so that a layer takes what it was given.
 
     ``in_dim=16`` and ``hidden=(16, 4)`` in place of 8 each.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value, replace_tensors
 from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors
 from npufix.rewriters.verification.inputs.objects.configurations import (
@@ -39,12 +42,11 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
     list_parameters,
 )
+from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    import ast
-
     from npufix.rewriters.verification.inputs.load import Loaded
     from npufix.rewriters.verification.inputs.target import Target
 
@@ -56,6 +58,8 @@ _MOST_CONFIGURATIONS = 2
 _CUTS = frozenset({"chunk", "tensor_split"})
 _OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
 _BUILD_S = 5.0
+_MOST_DESCRIBED = 4
+_APART = (WIDTH, 3, 5, 7, 6, 9, 10, 11, 13)
 _COMMON = tuple(
     frozenset(dir(kind))
     for kind in (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, list, dict, str)
@@ -91,6 +95,44 @@ def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module)
     unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), _BUILD_S).error}  # type: ignore[misc] # a default binds it
     made = MadeArgument(lambda: invent(StandInConfig, unknown, inner), "a stand-in configuration")
     return [*offer_file_configurations(target.qualname, target.loaded), made]
+
+
+def offer_described(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
+    """Return an object with what a function reads of an argument that is no common object.
+
+    ``"log"`` of ``encoder.transformation in ["log", "log1p"]``. Each number is another, so that
+    none passes for another. Nothing where methods are called, as nobody knows what they return.
+    """
+    name, function = parameter.name, find_function(tree, target.qualname)
+    plain = bool(parameter.annotation) and is_plain(parameter.annotation)
+    if function is None or plain or parameter.has_default or "Tensor" in parameter.annotation:
+        return []
+    asked: set[str] = set()
+    for node in walk(function):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(of), _)) | ast.Call(ast.Name(of)) if of == name:
+                return []
+            case ast.Subscript(ast.Name(of)) | ast.Attribute(ast.Attribute(ast.Name(of))):
+                if of == name:
+                    return []
+            case ast.Attribute(ast.Name(of), read) if of == name:
+                asked.add(read)
+    if not asked or any(asked <= known for known in _COMMON):
+        return []
+    compared = find_compared_constants(tree, target.qualname, target.loaded.find)
+    found: list[Spec] = []
+    for number in range(_MOST_DESCRIBED):  # of the constants that it is compared with, each
+        known: dict[str, object] = {}
+        for one in sorted(asked):
+            told = [v for v in compared.get(f"{name}.{one}", ()) if v is not None]
+            guesses = guess_scalars(Parameter(one, "", inspect.Parameter.empty))
+            likely = [*(s.value for s in guesses if isinstance(s, Value)), *_APART]
+            free = (v for v in likely if type(v) is bool or v not in known.values())
+            known[one] = told[number % len(told)] if told else next(free, WIDTH)
+        make = partial(invent, StandInConfig, known, ())
+        label = f"a stand-in with {', '.join(f'{n}={v!r}' for n, v in known.items())}"
+        found.append(MadeArgument(make, label))
+    return list({str(s): s for s in found}.values())
 
 
 def offer_settings(

@@ -329,10 +329,9 @@ class _Differences:
         if not odd or self._rounds or re.search(_TELLS_KINDS, text):
             return False
         guessed = [n for n in odd if not self._declared.of(n).kinds & {"int", "bool"}]
-        twins = [c.case.assignment.specs for c in self._compared]
-        return any(
-            list_kinds([specs.get(n, odd[n])]) <= _FLOATS for n in guessed for specs in twins
-        )
+        twins = [c.case.assignment.specs.get(n) for c in self._compared for n in guessed]
+        # a call that leaves it out says nothing of floats in its place
+        return any(set() < list_kinds([twin]) <= _FLOATS for twin in twins if twin is not None)
 
     def _is_beside_floats(self, one: CaseRun) -> bool:
         """Say whether whole numbers are mixed with floats where floats alone are taken as well."""

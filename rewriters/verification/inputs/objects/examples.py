@@ -13,6 +13,7 @@ import inspect
 import itertools
 import math
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,16 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
+from npufix.rewriters.verification.inputs.source.shapes import ANY
 from npufix.rewriters.verification.sandbox.try_call import Outcome, try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npufix.rewriters.verification.calls.values import Find
+    from npufix.rewriters.verification.inputs.source.declarations import Declared
 
+_ROWS = 2
 _RUN_S = 5.0
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _MOST = 4
@@ -119,6 +123,25 @@ def list_example_calls(name: str, owner: type | None, find: Find) -> Iterator[di
                 # floats of any size in place of those within 0 and 1
                 wide = {n: replace_tensors(s, _widen) for n, s in whole.items()}
                 yield from [wide] if wide != whole else []
+
+
+def with_rows(
+    shown: Iterable[Mapping[str, Spec]], declared: Mapping[str, Declared]
+) -> Iterator[Mapping[str, Spec]]:
+    """Yield calls, then the same with rows for what may have any: ``x (*, D)`` shown with 26.
+
+    Of a single row, nobody sees along which axis it is split.
+    """
+    calls = [*shown]
+    yield from calls
+    open_ended = {n for n, d in declared.items() if any(s[:1] == (ANY,) for s in d.shapes)}
+    for given in calls:
+        more = {n: replace_tensors(given[n], _with_row) for n in open_ended & given.keys()}
+        yield from [{**given, **more}] if any(given[n] != one for n, one in more.items()) else []
+
+
+def _with_row(tensor: Tensor) -> Tensor:
+    return replace(tensor, shape=(_ROWS, *tensor.shape))
 
 
 def _leave_out(parameter: Parameter) -> Value:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from npufix.rewriters.graph.modules.syntax import list_defaults, names_bound_in, root_name, walk
 from npufix.rewriters.verification.calls.coverage import Branch
 from npufix.rewriters.verification.calls.values import find_nothing
+from npufix.rewriters.verification.inputs.source.attributes import trees
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_attribute
 from npufix.rewriters.verification.inputs.source.usage import (
     Use,
@@ -79,6 +80,20 @@ def solve_path_condition(
         for name, value in _satisfying(test, find, outcome=outcome):
             wanted.setdefault(name, value)
     return wanted
+
+
+def find_setting(owner: type, attribute: str) -> dict[str, object]:
+    """Return what ``__init__`` must be given so that it sets an attribute.
+
+    ``{"context_features": 8}`` for ``if context_features is not None: self.context_layer = ...``.
+    """
+    for kind in owner.__mro__:
+        for tree in trees(kind, "__init__") if "__init__" in vars(kind) else ():
+            for node in (n for n in walk(tree) if isinstance(n, ast.Attribute)):
+                found = node.attr == attribute and isinstance(node.ctx, ast.Store)
+                if found and isinstance(tree, ast.Module):
+                    return solve_path_condition(tree, node.lineno)
+    return {}
 
 
 def solve_sizes(
@@ -378,16 +393,20 @@ def _list_compared(
         return ()
     first = constants[0]
     if isinstance(op, ast.Eq | ast.Is | ast.In):
-        return (first,) if outcome else (_other(first),)
+        return (first,) if outcome else (_other(first, name),)
     if isinstance(op, ast.NotEq | ast.IsNot | ast.NotIn):
-        return (_other(first),) if outcome else (first,)
+        return (_other(first, name),) if outcome else (first,)
     if isinstance(first, float):
         lower = first / 2 if first > _TINY else 0.0 if first else -1.0
         return (first * 2 or 1.0 if isinstance(op, ast.Gt | ast.GtE) is outcome else lower,)
     more = {ast.Gt: 1, ast.GtE: 0, ast.Lt: -1, ast.LtE: 0}
     less = {ast.Gt: 0, ast.GtE: -1, ast.Lt: 0, ast.LtE: 1}
     way = (more if outcome else less)[type(op)]
-    return (first + way,) if isinstance(first, int) else ()
+    more_than_none = (first, way) == (0, 1)
+    value = (
+        _other(first, name) if more_than_none else first + way if isinstance(first, int) else None
+    )
+    return (value,) if isinstance(first, int) else ()
 
 
 def _of_remainder(
@@ -405,13 +424,17 @@ def _of_remainder(
     return [(name, _TIMES * by + (left_over if equal else left_over + 1))]
 
 
-def _other(value: object) -> object:
+def _other(value: object, name: str) -> object:
+    """Return another value: of none, as many as may be, since by one nothing is repeated."""
+    likely = _something(name, 0) if type(value) is int and value == 0 else 0
+    if type(likely) is int and likely > 1:
+        return likely
     return value + 1 if isinstance(value, int | float) else None
 
 
-def _something(name: str) -> object:
+def _something(name: str, unknown: int = WIDTH) -> object:
     outcome = try_call(lambda: guess_attribute(name.rpartition(".")[2]), _ASK_S)
-    return WIDTH if outcome.error else outcome.value
+    return unknown if outcome.error else outcome.value
 
 
 def list_always_called(tree: ast.Module, qualname: str) -> set[str]:

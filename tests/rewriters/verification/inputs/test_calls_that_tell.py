@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 
 import pytest
@@ -10,8 +11,9 @@ pytest.importorskip("torch")
 
 from tests.rewriters.verification.changed_programs import verdict
 
-from npufix.rewriters.verification.inputs.search_result import SearchResult, vary_width
+from npufix.rewriters.verification.inputs.search_result import SearchResult, vary_refused
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
+from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
 from npufix.rewriters.verification.verdict import Status
 
 SAMPLER = """
@@ -113,8 +115,33 @@ def test_layers_say_what_they_were_given(error: str, widths: list[tuple[int, int
     found.note(f"RuntimeError: {error}", "Net")
     assert found.list_widths() == widths
     for taken, given in widths:
-        made = list(vary_width({"dim": taken, "hidden": (taken, 4), "on": True}, taken, given))
+        made = list(vary_refused(found, Net, {"dim": taken, "hidden": (taken, 4), "on": True}))
         assert [str(s) for one in made for s in one.values()] == [str(given), f"({given}, 4)"]
+
+
+class Net:
+    """Has a part only where it is made with the width of that."""
+
+    def __init__(self, width: int, context_features: int | None = None) -> None:
+        """Make it."""
+        self.width = width
+        if context_features is not None:
+            self.context_layer = [width] * context_features
+
+
+@pytest.mark.parametrize(("missed", "found"), [("context_layer", ["8"]), ("other", [])])
+def test_an_object_is_made_with_what_calls_have_missed(missed: str, found: list[str]) -> None:
+    seen = SearchResult()
+    seen.note(f"AttributeError: 'Net' object has no attribute '{missed}'", "Net")
+    settings = {"width": 8, "context_features": None}
+    made = list(vary_refused(seen, Net, settings))
+    assert [str(one["context_features"]) for one in made] == found
+
+
+def test_a_count_that_is_not_zero_is_more_than_one() -> None:
+    """By one, nothing is repeated."""
+    text = "def f(self, x):\n    if self.num_parts == 0 or x.at > 0:\n        return x\n    y = x\n"
+    assert solve_path_condition(ast.parse(text), 4) == {"self.num_parts": 2, "x.at": 0}
 
 
 @pytest.mark.parametrize(

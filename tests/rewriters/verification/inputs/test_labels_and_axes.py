@@ -170,6 +170,23 @@ class Needs(torch.nn.Module):
 """
 
 
+COUNTED = """
+import torch
+
+def place(x: torch.Tensor, at: torch.Tensor | None = None):
+    rows = [torch.zeros(1) if at is None else at[n] for n in range(len(x))]
+    return torch.stack(rows)
+"""
+DESCRIBED = """
+import torch
+from scalers import Scaler
+
+def scale(x: torch.Tensor, unit: Scaler):
+    assert isinstance(unit.way, str) and unit.way in ["log", "log1p"], unit.other
+    return (x - unit.mean) / unit.spread
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "old", "new"),
     [
@@ -184,6 +201,8 @@ class Needs(torch.nn.Module):
         (MEAN, "math.prod(X.shape[i] for i in dim)", "X.shape[dim[0]]"),
         (LENGTHS, ".transpose(1, len_dim)", ""),
         (OPTIONS, "found.masked_fill(~keep_mask.any(dim, keepdim=True), 0)", "found"),
+        (COUNTED, "at[n]", "at[0]"),
+        (DESCRIBED, "mean) / unit.spread", "spread) / unit.mean"),
         (SCALES, "(y.amax((-3, -2, -1)) - top).view(-1, 1, 1, 1)", "y.max() - top"),
     ],
 )
@@ -203,6 +222,7 @@ def test_a_wrong_change_is_refuted(text: str, old: str, new: str) -> None:
         (OVERLAP, ".clamp(min=0)", ".clamp_min(0)"),
         (MEAN, "math.log(n)", "math.log2(n) * math.log(2)"),
         (LENGTHS, "mask *= kept", "mask = mask * kept"),
+        (DESCRIBED, "(x - unit.mean) / unit.spread", "x.sub(unit.mean).div(unit.spread)"),
         (OPTIONS, "~keep_mask.any(dim, keepdim=True)", "(~keep_mask).all(dim, keepdim=True)"),
         (TYPED, "torch.cat([embedding, embedding], -1)",
          "torch.cat((embedding,) * 2, dim=-1)"),

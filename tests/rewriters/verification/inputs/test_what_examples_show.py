@@ -11,9 +11,11 @@ pytest.importorskip("torch")
 
 from tests.rewriters.verification.changed_programs import verdict
 
-from npufix.rewriters.verification.calls.values import MadeArgument
+from npufix.rewriters.verification.calls.values import MadeArgument, Tensor, Value
 from npufix.rewriters.verification.inputs.load import find_beside
+from npufix.rewriters.verification.inputs.objects.examples import with_rows
 from npufix.rewriters.verification.inputs.objects.offers import offer_members
+from npufix.rewriters.verification.inputs.source.declarations import Declared
 
 MADE = '''
 class Mixer(torch.nn.Module):
@@ -186,3 +188,13 @@ def test_a_member_of_another_file_is_spelt_for_a_program() -> None:
     assert isinstance(member, MadeArgument)
     assert eval(member.code, {"module": types.SimpleNamespace(Beside=Beside)}) is Side.left  # noqa: S307 - our own text
     assert find_beside(Beside, "Side") is Side
+
+
+def test_what_examples_show_may_have_rows() -> None:
+    """Of ``x (*, D)`` without rows, nobody sees along which axis it is split."""
+    declared = {"x": Declared((("...", "D"),)), "y": Declared((("D",),))}
+    shown = {"x": Tensor((26,)), "y": Tensor((26,)), "n": Value(3)}
+    assert [list(map(str, one.values())) for one in with_rows([shown], declared)] == [
+        ["float[26]", "float[26]", "3"],
+        ["float[2, 26]", "float[26]", "3"],
+    ]

@@ -38,6 +38,8 @@ _OF_TENSORS = frozenset(dir(torch.Tensor)) - frozenset(
 )
 _INDEX = r"(^|_)(idx|ids?|ind(ex|ices)|labels?|edge_index)$"
 _MASK = r"mask|(^|_)(valid|event)$"
+_LAYER = r"(?!Parameter$|Buffer$)[A-Z]"
+"""What takes numbers, and no tensors: ``nn.Embedding(self.num_queries, 8)``."""
 
 
 def find_late(owner: type, method: str, made: object) -> Iterator[tuple[tuple[str, Spec], ...]]:
@@ -93,7 +95,8 @@ def _find_told(owner: type, name: str) -> Spec | None:
                     return found
                 tensor |= _makes_tensor(value)
             case ast.Call(called, [first, *_]) if ast.unparse(first) == own:
-                tensor |= root_name(called) in _TORCH
+                makes = re.match(_LAYER, last_name(called)) is not None  # of so many rows
+                tensor |= root_name(called) in _TORCH and not makes
             case ast.Attribute(inner, part) if ast.unparse(inner) == own:
                 tensor |= part in _OF_TENSORS
             case ast.Subscript(inner, at) if ast.unparse(inner) == own:
