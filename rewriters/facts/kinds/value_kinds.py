@@ -85,6 +85,8 @@ _PART_OF = frozenset({Op.ELEMENT, Op.GETITEM, Op.ITEM})
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
+_ANY_INDEX = re.compile(r"(^|_)(idx|index)$")
+"""What an index is called of either kind: ``inds``, ``ids`` and ``indices`` are positions."""
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
@@ -292,7 +294,7 @@ class ValueKinds:
 
     def _is_given_any_index(self, node: Node, names: Sequence[str]) -> bool:
         """Tell whether nothing but its name says what the argument ``idx`` is: ``y[idx] = 0.0``."""
-        if not self._may_be_given_mask(node, names):
+        if not any(map(_ANY_INDEX.search, names)) or not self._may_be_given_mask(node, names):
             return False
         value = self.match.evaluation.node.args[2].value
         return isinstance(value, (int, float)) and not isinstance(value, bool)
