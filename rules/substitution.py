@@ -161,6 +161,9 @@ class Site(Protocol):
     def more_dims(self, first: str, second: str) -> int | None:
         """Return how many dimensions the first tensor has more than the second."""
 
+    def is_called_index(self, name: str) -> bool:
+        """Tell whether the name of a value speaks of positions: ``idx``, ``keep_ids``."""
+
     def is_position(self, name: str) -> bool | None:
         """Tell whether a tensor holds positions that do not count from the end."""
 

@@ -57,6 +57,7 @@ _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "column-mask"},
     {"is-tensor", "column-mask"},
     {"is-tensor", "enough-columns"},
+    {"mask-despite-name"},
     {"runs-often"},
     {"matrix-factors", "addend-fits", "number-alpha"},
     {"worth-its-length"},

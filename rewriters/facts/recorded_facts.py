@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.facts.index_facts import names_of
+from npufix.rewriters.facts.kinds.value_kinds import speaks_of_positions
 from npufix.rewriters.facts.shapes import Shapes
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph import operators
@@ -72,6 +74,7 @@ class RecordedFacts(SourceFacts):
                         # ``y.to(x.dtype)`` was recorded, so the dtype of ``x`` is known.
                         self._types.setdefault(arg.args[1].args[0], set()).add(dtype)
         self._indexed: set[Node] = set()
+        self._positions: set[Node] = set()
         for node in {e.node for e in flow.evaluations if e.node.op in _INDEXING}:
             self._read_indexing(node, recorded)
         ranks = {
@@ -106,6 +109,8 @@ class RecordedFacts(SourceFacts):
         if any(_INDEXED_KERNEL.fullmatch(call.name) for call in calls):
             self._indexed.add(node.args[0])
         found = [call for call in calls if call.name in _FIND_POSITIONS]
+        if index is not None and not found and node.args[0] in self._indexed:
+            self._positions.add(index)
         if index is None or not found or any(call.types[:1] != ("bool",) for call in found):
             return
         # ``index_put_`` itself tells no more than that it got a list.
@@ -133,6 +138,13 @@ class RecordedFacts(SourceFacts):
         types = self._types.get(node, set())
         known = super()._dtype(node)
         return _DTYPES.get(next(iter(types))) if known is None and len(types) == 1 else known
+
+    def _is_mask(self, node: Node) -> bool | None:
+        """Tell it from the kernels too: an index that is called one and was looked up nowhere."""
+        known = super()._is_mask(node)
+        names = names_of(node, self.match.evaluation.names)
+        called = node in self._positions and speaks_of_positions(names)
+        return False if known is None and called else known
 
     def _is_bool(self, node: Node) -> bool:
         return self._types.get(node) == {"bool"} or super()._is_bool(node)

@@ -76,7 +76,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         what=(
             f"{format_count(calls.per_step, 'call')} per step that allocate or free device memory "
             f"take {milliseconds(calls.per_step_ns)}, the longest "
-            f"{milliseconds(calls.longest_ns)}"
+            f"{milliseconds(calls.longest_ns)}{_with_waits(held, round(calls.per_step_ns))}"
         ),
         evidence=(*_memory(recording), ("PYTORCH_NPU_ALLOC_CONF", _setting(recording))),
         cost_ns=cost,
@@ -86,6 +86,14 @@ def check(recording: Recording) -> Iterator[Observation]:
         is_idle=True,
         advice=_advice(recording),
     )
+
+
+def _with_waits(held_ns: int, calls_ns: int) -> str:
+    """Return how long the device is idle with what the calls wait for first, where that is more."""
+    if held_ns <= calls_ns:
+        return ""
+    idle = milliseconds(held_ns)
+    return f"; with the synchronisations that they begin with, the device is idle for {idle}"
 
 
 def _in_their_pauses(recording: Recording) -> dict[int, int]:

@@ -112,6 +112,8 @@ _TABLE = (
     "few rows that are looked up: update these rows alone (each index once: torch.unique, then the "
     "inverse), spread the table over the ranks, or freeze it"
 )
+_OF_LISTS = r"(Foreach|aten::_foreach_)\w*"
+"""Kernels over lists of tensors: those of an optimizer, or of what is done to gradients, are one."""
 _NEAR = 4
 """Kernels between the NonZero of a boolean mask and the IndexPut that takes its result."""
 _GPU_ELEMENTWISE = re.compile(
@@ -158,6 +160,10 @@ def check(recording: Recording) -> Iterator[Observation]:
         left &= ~kernels.index.isin(tables.index)
         seen = _observation(_types(tables), tables, whole, recording)
         yield replace(seen, advice=_TABLE, is_work=False)
+    lists = rows_where(kernels, left & is_named(kernels, _OF_LISTS, "type"))
+    if lists["duration_ns"].sum() >= least:
+        left &= ~kernels.index.isin(lists.index)
+        yield _observation(_types(lists), lists, whole, recording)
     for rows in _chains(kernels, left, least):
         left &= ~kernels.index.isin(rows.index)
         yield _observation(_types(rows), rows, whole, recording)

@@ -16,7 +16,8 @@ what they saw before, and what the mask covers may hold NaN or infinity. (The mu
 ``x *= ~mask`` that is often recommended turns both into NaN and is not used here.) A mask is
 aligned with the last dimensions by ``masked_fill_`` but with the first by indexing: one that has
 fewer dimensions than the tensor gets new last ones, and one of which that is not known as many as
-are missing at run time, which are none for a mask of all dimensions. An integer "mask" is an index and something else entirely (``boolean-mask``). A
+are missing at run time, which are none for a mask of all dimensions. An integer "mask" is an index and something else entirely (``boolean-mask``); where
+nothing but its name says what it is, ``y[idx] = 0.0``, that is asked (``mask-despite-name``). A
 value that the dtype cannot hold is truncated or becomes infinite by indexing, and is an error for
 ``masked_fill_`` (``value-fits-dtype``). Indexing takes a mask from the host, ``masked_fill_`` does
 not (``same-device``). Elements that come from another tensor are the business of NPU211; rows of
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.masks import (
     BOOLEAN_MASK,
+    MASK_DESPITE_NAME,
     SAME_DEVICE,
     SAME_RANK_MASK,
     VECTOR_MASK,
@@ -304,7 +306,7 @@ FOR_THIS = Condition(
     "nobody else wants the places of the mask, which are found in any case then",
     lambda site: not site.finds_for_others("mask"),
 )
-START = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE, FITS)
+START = (BOOLEAN_MASK, MASK_DESPITE_NAME, WRITTEN_TENSOR, SAME_DEVICE, FITS)
 
 RULE = Substitution(
     id="NPU201",

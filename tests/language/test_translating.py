@@ -140,7 +140,7 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "rank 1 的设备每步比其他 3 个 rank 的中位数多空闲 28.1 ms，"
-                "因为在 rank 1 上，Device 等待下一个 batch，由 /a/main.py:3 引起"
+                "因为在 rank 1 上，设备等待下一个 batch，由 /a/main.py:3 引起"
             ),
         ),
         (

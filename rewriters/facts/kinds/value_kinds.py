@@ -33,7 +33,7 @@ from npufix.rewriters.graph.attributes import is_int_attribute
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
@@ -85,6 +85,8 @@ _PART_OF = frozenset({Op.ELEMENT, Op.GETITEM, Op.ITEM})
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
+_ANY_INDEX = re.compile(r"(^|_)(idx|index)$")
+"""What an index is called of either kind: ``inds``, ``ids`` and ``indices`` are positions."""
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
@@ -103,6 +105,11 @@ _COUNTING_NAME = re.compile(
 _ZEROS = frozenset({"new_zeros", "zero", "zeros", "zeros_like"})
 # Methods of a dictionary, and what else returns a number.
 _RETURNS_NUMBER = re.compile(r"(^|_)(pad|unk|eos|bos|mask|blank)(_|$)")
+
+
+def speaks_of_positions(names: Iterable[str]) -> bool:
+    """Tell whether a value is called an index: ``idx``, ``keep_ids``."""
+    return any(map(_INDEX_NAME.search, names))
 
 
 class ValueKinds:
@@ -252,9 +259,9 @@ class ValueKinds:
             return False
         # Most subscripts are integers; only a name that speaks of a mask leaves it open.
         names = names_of(node, self.match.evaluation.names)
-        if any(_INDEX_NAME.search(n) or _KEY_NAME.search(n) for n in names) or (
-            node.op == Op.ATTR and node.value == "pos"
-        ):
+        if speaks_of_positions(names) and not any(map(_KEY_NAME.search, names)):
+            return None if self._is_given_any_index(node, names) else False
+        if any(map(_KEY_NAME.search, names)) or (node.op == Op.ATTR and node.value == "pos"):
             return False
         if any(_MASK_NAME.search(n) for n in names):
             return None
@@ -284,6 +291,18 @@ class ValueKinds:
         if whole.args[2].value is True and str(whole.args[0].op).rstrip("_") in _ZEROS:
             return False  # that would be the mask itself
         return isinstance(whole.args[2].value, float) or self._is_tensor(whole.args[0]) is True
+
+    def _is_given_any_index(self, node: Node, names: Sequence[str]) -> bool:
+        """Tell whether nothing but its name says what the argument ``idx`` is: ``y[idx] = 0.0``."""
+        if not any(map(_ANY_INDEX.search, names)) or not self._may_be_given_mask(node, names):
+            return False
+        value = self.match.evaluation.node.args[2].value
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+    def is_called_index(self, name: str) -> bool:
+        """Tell whether a name speaks of positions: ``idx``, ``keep_ids``."""
+        node = self.match.bindings[name]
+        return speaks_of_positions(names_of(node, self.match.evaluation.names))
 
     def _can_be_number(self, node: Node) -> bool:
         """Tell whether a value is proven to be a number, at least in one branch."""

@@ -345,6 +345,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     ),
     "are-tensors": _are_tensors,
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
+    "mask-despite-name": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
     "enough-elements": _has_enough,

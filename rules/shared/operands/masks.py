@@ -63,6 +63,12 @@ BOOLEAN_MASK = Condition(
     # a comparison of the tensor with something is one, if the tensor is none of NumPy
     lambda site: site.is_test_of("mask", "x") or _is_mask(site),
 )
+MASK_DESPITE_NAME = Condition(
+    "mask-despite-name",
+    "the index is a mask, although its name speaks of positions",
+    # asked apart: who allows masks of a whole program does not speak of ``y[idx] = 0.0``
+    lambda site: True if site.is_bool_tensor("mask") or not site.is_called_index("mask") else None,
+)
 SAME_RANK_MASK = Condition(
     "same-rank-mask",
     "the mask has as many dimensions as the tensor it is used on",

@@ -79,7 +79,30 @@ def test_what_nothing_proves_is_conditional(line: str, calls: tuple[RecordedCall
     assert "boolean-mask" in [c.name for c in site.open_conditions]
 
 
-@pytest.mark.parametrize("name", ["i", "index", "row", "layer_name", "start", "token_ids"])
+@pytest.mark.parametrize("name", ["idx", "index", "keep_idx"])
+def test_a_name_that_speaks_of_positions_proves_nothing_and_is_asked_about(name: str) -> None:
+    (site,) = sites(f"y[{name}] = 0.0", parameters=f"y, {name}")
+    open_ = [condition.name for condition in site.open_conditions]
+    assert open_[:2] == ["boolean-mask", "mask-despite-name"]
+    # An IndexPut without a NonZero shows that its index is none.
+    assert not sites(f"y[{name}] = 0.0", PUT, KERNEL, parameters=f"y, {name}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "idx = y.argsort(); y[idx] = 0.0",
+        "y[idx] = 0.0; y = y.index_select(0, idx)",
+        "y[idx] = y.sum()",
+        "y[idx] = True",
+    ],
+)
+def test_what_the_source_says_of_an_index_is_not_asked_about(body: str) -> None:
+    found = sites(body, parameters="y, idx")
+    assert all(site.rule.id != "NPU201" for site in found)
+
+
+@pytest.mark.parametrize("name", ["i", "row", "layer_name", "start", "token_ids"])
 def test_a_name_that_counts_is_no_mask_without_a_record(name: str) -> None:
     assert not sites(f"y[{name}] = 0.0", parameters=f"y: torch.Tensor, {name}")
 

@@ -198,6 +198,11 @@ def test_calls_for_memory_hold_up_no_more_than_they_take() -> None:
     found = only(device_memory_reallocation, recording(rows, step={"free_ns": 31 * MS}, **more))
     assert list(found.sooner_ns) == [1, 2]
     assert found.advice == "remove torch.npu.empty_cache() from the loop"
+    assert "synchronisations" not in found.what
+    # They take less than the device is idle for them: both are said.
+    short: Any = {**more, "apis": [api("aclrtFree", 3, 12 * MS)]}
+    found = only(device_memory_reallocation, recording(rows, step={"free_ns": 31 * MS}, **short))
+    assert "begin with, the device is idle for" in found.what
 
 
 def test_a_slow_batch_behind_which_the_device_works_costs_nothing() -> None:

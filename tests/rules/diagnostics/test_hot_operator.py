@@ -74,6 +74,14 @@ def test_element_wise_operators_of_a_gpu_at_one_line_are_one_finding() -> None:
     assert seen.gpu_advice.startswith("embedding or index_select")
 
 
+def test_kernels_over_lists_of_tensors_are_one_finding() -> None:
+    kinds = ("ForeachAddList", "ForeachMulScalar", "ForeachAddListV2")
+    seen, product = check(recording([kernel(kind, MS) for kind in (*kinds, "MatMulV3")]))
+    assert seen.kernels == {0, 1, 2}
+    assert seen.advice.startswith("the optimizer")
+    assert product.is_work
+
+
 @pytest.mark.parametrize(
     ("between", "basis", "types"),
     [(0, "", "IndexPutV2, NonZero"), (9, "", "IndexPutV2"), (0, "forward", "IndexPutV2")],
