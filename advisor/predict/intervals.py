@@ -34,6 +34,8 @@ least."""
 _OFF_OF_WAITS = 0.08
 """The same of calls that no longer wait, where the host limits the step: what they do besides, and
 those around them."""
+_AROUND_WAIT_NS = 8_000
+"""What Python does around a call that waits no longer, or is not made: no operator shows it."""
 _OFF_OF_STAGES = 0.3
 """The same of what bubbles of a pipeline are shorter: stages wait for each other in turn."""
 _CORNERS = 0.75
@@ -89,7 +91,8 @@ class View:
         low, middle, high = low - more, middle - more, high - more
         noise = middle * max(self._noise(limit), min(self.error, 0.05))
         noise = math.hypot(noise, self._off(edit, limit) * (self.now - middle), more)
-        noise = math.hypot(noise, _OFF_OF_STAGES * shorter)
+        around = _AROUND_WAIT_NS * len(edit.waits_gone) / self.graph.steps if limit == "host" else 0
+        noise = math.hypot(noise, _OFF_OF_STAGES * shorter, around)
         # That the new kernels are slow and the run, too, is less likely than one of both; that all
         # of some communication hides is not.
         below = math.hypot((1 if self._hides(edit) else _CORNERS) * (middle - low), noise)
