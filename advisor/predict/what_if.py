@@ -99,7 +99,8 @@ def predict(
     order = _order(items, changes, others)
     chosen, missing = _find_asked(items, changes, order, asked)
     alone = [*order, *(at for at in changes if at not in order)]
-    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
+    several = [own[: n + 1] for own in (order, chosen) for n in range(len(own))]
+    about = [*([at] for at in alone), *several, chosen]
     sets = [
         together([changes[at] for at in _most_specific_first(own, items)], graph) for own in about
     ]
@@ -119,10 +120,14 @@ def predict(
         for own, row, three, *more in zip(views, after, sets, lean, floors, staged, strict=True)
     ]
     results = [_beside_outliers(one, items, own) for one, own in zip(results, about, strict=True)]
+    replayed = len(alone) + len(order)
+    results = [*results[:replayed], results[-1]]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
-    behind = after[len(alone) : len(alone) + len(order)]
-    gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
+    gained, behind = _gain_in_turn(after[len(alone) : replayed], now)
     question = _answer(asked, chosen, missing, told[-1])
+    if question is not None:
+        in_turn = _gain_in_turn(after[replayed:-1], now)
+        question = replace(question, waterfall=_waterfall(items, chosen, *in_turn))
     forecast = replace(
         view.forecast(),
         together=told[-2] if order else None,
@@ -330,6 +335,12 @@ def _change_of_cause(item: Item, items: Sequence[Item], others: OtherRanks | Non
         return None
     same = (other.change for other in items if other.finding.rule == rule and other.change)
     return next((change for change in same if not change.hurries), None)
+
+
+def _gain_in_turn(behind: Floats, now: float) -> tuple[Floats, Floats]:
+    """Return what each of some changes saves beside those before it, and the steps behind them."""
+    before = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(behind)]
+    return before - behind, behind
 
 
 def _waterfall(
