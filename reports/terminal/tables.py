@@ -188,7 +188,7 @@ def show_waterfall(bars: Sequence[Bar], report: Report, console: Console) -> Non
         return f"  {'█' * left}{'░' * (whole - left)}"
 
     _WATERFALL.show(("From today's step", "Saves", "Step", ""), console, "bold")
-    _WATERFALL.show(("today", "", milliseconds(now), draw(now, 0)), console)
+    _WATERFALL.show(("", "", milliseconds(now), draw(now, 0)), console)
     for bar in told:
         name = f"{bar.finding} {bar.rule} {report.findings[bar.finding - 1].name}"
         times = (milliseconds(bar.saved_ns), milliseconds(bar.step_ns))

@@ -30,7 +30,7 @@ def test_a_terminal_shows_how_changes_lead_from_step_to_step() -> None:
     show_waterfall(bars, report, Console(file=out, width=84))  # type: ignore[arg-type]
     rows = [line.split() for line in out.getvalue().splitlines()]
     assert rows[1:] == [
-        ["today", "0.1", "µs", "█" * 22],
+        ["0.1", "µs", "█" * 22],
         ["1", "NPU101", "eager-norm", "0.04", "µs", "0.06", "µs", "█" * 13 + "░" * 9],
         ["3", "NPU9", "eager-norm", "-0.02", "µs", "0.08", "µs", "█" * 18],
     ]
