@@ -73,6 +73,8 @@ class Question(msgspec.Struct, frozen=True):
     missing: list[str]
     """Rules with no finding here, or none whose change can be replayed."""
     answer: Prediction | None
+    waterfall: list[Bar] = []
+    """From the step of today to the answer."""
 
 
 class Forecast(msgspec.Struct, frozen=True):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   npufix replay run1_ascend_pt --operator MatMulV3 -o bench.py
-  npufix replay run1_ascend_pt --operator RmsNorm --top 1 -o bench.py"""
+  npufix replay run1_ascend_pt --operator RmsNorm --top 1 -o bench.py
+  npufix replay run1_ascend_pt --operator hcom_allReduce_ -o bench.py"""
 )
 @click.argument("dump", type=common.PATH)
 @click.option("--operator", required=True, metavar="TYPE", help="The Type of the kernels to time.")
@@ -31,15 +32,22 @@ def command(dump: Path, operator: str, output: Path, top: int, rank: int | None)
     """Write a small program that times an operator with its recorded shapes.
 
     It runs on an NPU, a GPU or the CPU, whatever there is, and times the operator beside other
-    ways to compute the same.
+    ways to compute the same; a collective, with torchrun, on as many ranks as there are.
     """
     from npufix.advisor.diagnose.ranks import read_dump
+    from npufix.advisor.predict.timing.collectives import collective_program, is_collective
     from npufix.advisor.predict.timing.program import rules_about, timing_program
     from npufix.rules.registry import every_rule
     from npufix.rules.substitution import Substitution
 
     with progress("Reading the dump"):
-        kernels = read_dump(dump, rank).profile.kernels
+        profile = read_dump(dump, rank).profile
+    kernels, payloads = profile.kernels, profile.signals.payloads
+    if is_collective(operator):
+        names, each = payloads["name"].astype(str), payloads["size_bytes"].tolist()
+        sizes = dict(zip(names, each, strict=True))
+        output_files.write_file(output, collective_program(kernels, operator, top, sizes))
+        return 0
     rules = [rule for rule in every_rule() if isinstance(rule, Substitution)]
     text = timing_program(kernels, operator, top, rules_about(operator, rules))
     output_files.write_file(output, text)

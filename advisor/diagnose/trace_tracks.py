@@ -8,9 +8,18 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
+
+from npufix.advisor.diagnose.pictures.path_spans import between_kernels, spans_of_path
 from npufix.profiling_parsers.dump_folder import find_analysed_folder, trace_file
 from npufix.profiling_parsers.trace.copied import copy_trace
-from npufix.reports.data.trace_events import Clock, Slice, finding_events, kernel_events
+from npufix.reports.data.trace_events import (
+    Clock,
+    Slice,
+    finding_events,
+    kernel_events,
+    path_events,
+)
 from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
@@ -94,6 +103,8 @@ def _write(
         slices = (replace(item, target=None) for item in slices)
     runs = _whole_run(result, owners, findings, offset)
     for event in finding_events(findings, chain(slices, runs), clock, pid):
+        array.add(event)
+    for event in path_events(_path_spans(result, offset), clock, pid) if result.path else ():
         array.add(event)
     array.close()
     return True
@@ -179,6 +190,23 @@ def _whole_run(
     for number, found in enumerate(findings):
         if found.kind == "run" and number not in placed:
             yield Slice(number, start - offset, end - start)
+
+
+def _path_spans(result: Diagnosis, offset: int) -> Iterator[tuple[int, int, str]]:
+    """Yield what the replayed steps wait for, one behind the other."""
+    if result.path is None or result.evidence is None or not len(result.path.label):
+        return
+    kernels = result.evidence.kernels
+    rows = kernels.loc[result.path.label, ["start_ns", "duration_ns"]]
+    begin, end = int(rows["start_ns"].min()), int(rows.sum(axis=1).max())
+    spans = spans_of_path(result.path, kernels, begin, end)
+    if spans is None:
+        return
+    between = between_kernels(result.path) or "between kernels"
+    names = kernels["type"].reindex(spans.label).astype(str).to_numpy()
+    names = np.where(spans.label < 0, between, names)
+    for start, until, name in zip(spans.start.tolist(), spans.end.tolist(), names, strict=True):
+        yield start - offset, until - offset, str(name)
 
 
 def _draw_kernels(

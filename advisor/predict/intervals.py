@@ -25,15 +25,18 @@ _USUAL_STEPS, _USUAL_SPREAD = 2, 0.006
 """How far steps are from each other before any was seen, and as how many of them that counts."""
 _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
-_OFF, _OFF_OF_RECORDED, _OFF_OF_LATE_HOST, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.15, 0.2
+_OFF, _OFF_OF_RECORDED, _OFF_OF_LAUNCHES, _OFF_OF_LATE_HOST = 0.04, 0.015, 0.12, 0.15
 """How far a replay is off in what a change saves, nine times of ten; the second where all that
-goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where a host
-becomes as quick as those of other ranks; the last where the host limits the step and launches
-less, or collectives change: what the host needs for an operator and how much hides are known
-least."""
+goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where the
+host limits the step and launches less: what it needs for the operators that come is in their
+corners; the last where a host becomes as quick as those of other ranks."""
+_OFF_OF_LEAST_KNOWN = 0.2
+"""The same where collectives change: how much of them hides is known least."""
 _OFF_OF_WAITS = 0.08
 """The same of calls that no longer wait, where the host limits the step: what they do besides, and
 those around them."""
+_AROUND_WAIT_NS = 8_000
+"""What Python does around a call that waits no longer, or is not made: no operator shows it."""
 _OFF_OF_STAGES = 0.3
 """The same of what bubbles of a pipeline are shorter: stages wait for each other in turn."""
 _CORNERS = 0.75
@@ -89,7 +92,8 @@ class View:
         low, middle, high = low - more, middle - more, high - more
         noise = middle * max(self._noise(limit), min(self.error, 0.05))
         noise = math.hypot(noise, self._off(edit, limit) * (self.now - middle), more)
-        noise = math.hypot(noise, _OFF_OF_STAGES * shorter)
+        around = _AROUND_WAIT_NS * len(edit.waits_gone) / self.graph.steps if limit == "host" else 0
+        noise = math.hypot(noise, _OFF_OF_STAGES * shorter, around)
         # That the new kernels are slow and the run, too, is less likely than one of both; that all
         # of some communication hides is not.
         below = math.hypot((1 if self._hides(edit) else _CORNERS) * (middle - low), noise)
@@ -120,8 +124,10 @@ class View:
 
     def _off(self, edit: Edit, limit: str) -> float:
         """Return by how much of what it saves a change may be off."""
-        if self._hides(edit) or (limit == "host" and len(edit.gone)):
+        if self._hides(edit):
             return _OFF_OF_LEAST_KNOWN
+        if limit == "host" and len(edit.gone):
+            return _OFF_OF_LAUNCHES
         if len(edit.delta_rows) >= len(self.graph.label) and not edit.is_divided:
             return _OFF_OF_LATE_HOST
         if limit == "host" and edit.waits_gone and not len(edit.rows):

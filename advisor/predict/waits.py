@@ -282,12 +282,30 @@ def _calls(host_ops: pd.DataFrame, asked: Integers | None = None) -> Iterator[_C
     )
     start, length = host_ops["start_ns"].to_numpy(), host_ops["duration_ns"].to_numpy()
     labels = host_ops.index.to_numpy()
+    begin, end = _with_around(start, length, waits & ~copies)
     if asked is not None:
         first, last = np.searchsorted(asked, (start, start + length))
         waits &= ~(copies & (last > first))
     for at in np.flatnonzero((waits & (length >= _SHORTEST_NS)) | loads).tolist():
-        end = int(start[at] + length[at])
-        yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]), bool(copies[at]))
+        span = int(begin[at]), int(end[at])
+        yield _Call(*span, int(labels[at]), bool(loads[at]), bool(copies[at]))
+
+
+def _with_around(
+    start: Integers, length: Integers, reads: NDArray[np.bool_]
+) -> tuple[Integers, Integers]:
+    """Return when calls begin and end, those that read a value with what only calls them.
+
+    ``aten::item`` takes 3 us beside ``aten::_local_scalar_dense``, which go with it.
+    """
+    begin, end = start.copy(), start + length
+    ends = start + length
+    for at in np.flatnonzero(reads).tolist():
+        outer = at - 1
+        while outer >= 0 and ends[outer] >= ends[at] and length[outer] <= length[at] + _CALL_NS:
+            begin[at], end[at] = start[outer], ends[outer]
+            outer -= 1
+    return begin, end
 
 
 def _pauses(rows: Rows, end: int | None, loads: list[int]) -> Iterator[_Call]:

@@ -99,16 +99,15 @@ def predict(
     order = _order(items, changes, others)
     chosen, missing = _find_asked(items, changes, order, asked)
     alone = [*order, *(at for at in changes if at not in order)]
-    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
+    several = [own[: n + 1] for own in (order, chosen) for n in range(len(own))]
+    about = [*([at] for at in alone), *several, chosen]
     sets = [
         together([changes[at] for at in _most_specific_first(own, items)], graph) for own in about
     ]
-    steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
-    after = steps.reshape(-1, CORNERS)
+    after = replay(graph, [e for three in sets for e in three])[goes_on].reshape(-1, CORNERS)
     floors, worst = _least_ns(items, [] if made else about, len(about))
     least = np.maximum(floors, least_of_job(items, about, now, others, ahead))
-    after[:, 1] = np.maximum(after[:, 1], np.minimum(least, now))
-    after[:, 0] = np.maximum(after[:, 0], np.minimum(worst, now))
+    after[:, :2] = np.maximum(after[:, :2], np.minimum([worst, least], now).T)
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
     of_rank = View(graph, now, error, made_ns=made)
@@ -119,15 +118,17 @@ def predict(
         for own, row, three, *more in zip(views, after, sets, lean, floors, staged, strict=True)
     ]
     results = [_beside_outliers(one, items, own) for one, own in zip(results, about, strict=True)]
-    told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
-    behind = after[len(alone) : len(alone) + len(order)]
-    gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
-    question = _answer(asked, chosen, missing, told[-1])
+    replayed = len(alone) + len(order)
+    told = _choose_told(
+        [*results[:replayed], results[-1]], [*([at] for at in alone), order, chosen], items, path
+    )
+    gained, behind = _gain_in_turn(after[len(alone) : replayed], now)
+    asked_in_turn = _waterfall(items, chosen, *_gain_in_turn(after[replayed:-1], now))
     forecast = replace(
         view.forecast(),
         together=told[-2] if order else None,
         waterfall=_waterfall(items, order, gained, behind),
-        question=question,
+        question=_answer(asked, chosen, missing, told[-1], asked_in_turn),
         critical_path=path.parts if path else {},
     )
     added = {
@@ -135,11 +136,10 @@ def predict(
         at: (round(min(*gain, view.certain_ns)), round(gain[-1]))
         for at, gain in zip(order, gained, strict=True)
     }
-    by_place = dict(zip(alone, told, strict=False))
-    if others is not None and changes:
-        own_changes = {at: three for at, three in changes.items() if not items[at].of_job}
-        left = _savings_alone(graph, evidence, own_changes, others)
-        by_place = {at: replace(one, alone_ns=left.get(at)) for at, one in by_place.items()}
+    left = _savings_alone(graph, evidence, changes, items, others)
+    by_place = {
+        at: replace(one, alone_ns=left.get(at)) for at, one in zip(alone, told, strict=False)
+    }
     return Predictions(forecast, by_place, added, path)
 
 
@@ -199,9 +199,16 @@ def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]], count: int) 
 
 
 def _savings_alone(
-    graph: StepGraph, evidence: Evidence, changes: dict[int, Three], others: OtherRanks
+    graph: StepGraph,
+    evidence: Evidence,
+    changes: dict[int, Three],
+    items: Sequence[Item],
+    others: OtherRanks | None,
 ) -> dict[int, int]:
     """Return what changes save on this rank alone, but for those of collectives."""
+    changes = {at: three for at, three in changes.items() if not items[at].of_job}
+    if others is None or not changes:
+        return {}
     names = evidence.kernels.loc[graph.label, "name"].astype(str)
     middle = {
         at: three[1]
@@ -332,6 +339,12 @@ def _change_of_cause(item: Item, items: Sequence[Item], others: OtherRanks | Non
     return next((change for change in same if not change.hurries), None)
 
 
+def _gain_in_turn(behind: Floats, now: float) -> tuple[Floats, Floats]:
+    """Return what each of some changes saves beside those before it, and the steps behind them."""
+    before = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(behind)]
+    return before - behind, behind
+
+
 def _waterfall(
     items: Sequence[Item], order: Sequence[int], gained: Floats, behind: Floats
 ) -> list[Bar]:
@@ -342,12 +355,17 @@ def _waterfall(
 
 
 def _answer(
-    asked: Asked | None, chosen: Sequence[int], missing: list[str], told: Prediction
+    asked: Asked | None,
+    chosen: Sequence[int],
+    missing: list[str],
+    told: Prediction,
+    bars: list[Bar],
 ) -> Question | None:
     if asked is None:
         return None
     numbers = [at + 1 for at in chosen]
-    return Question(list(asked.rules), asked.without, numbers, missing, told if chosen else None)
+    answer = told if chosen else None
+    return Question(list(asked.rules), asked.without, numbers, missing, answer, bars)
 
 
 def _order(

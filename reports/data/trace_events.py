@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PROCESS = "npufix findings"
 _CATEGORY = "npufix"
+_PATH, _PATH_TID = "critical path", 0
+"""The threads of findings have numbers from 1."""
 _COLOUR = "terrible"
 """For chrome://tracing; Perfetto ignores it."""
 _LONGEST_TEXT = 300
@@ -112,6 +114,19 @@ def finding_events(
             middle = clock.at(item.start_ns + item.duration_ns // 2)
             yield _flow(b"s", flow, label, (pid, tid), middle)
             yield _flow(b"f", flow, label, item.target, middle)
+
+
+def path_events(spans: Iterable[tuple[int, int, str]], clock: Clock, pid: int) -> Iterator[bytes]:
+    """Yield a track of the critical path, beside those of the findings, which come before it.
+
+    ``spans`` are start, end and what is waited for: one behind the other, so they lie on one track.
+    """
+    yield from _thread_events(pid, _PATH_TID, _PATH, -1)
+    for start, end, name in spans:
+        yield b'{"ph":"X","cat":"%s","name":%s,"pid":%d,"tid":%d,"ts":%s,"dur":%s}' % (
+            _CATEGORY.encode(), _encode(_short(name)), pid, _PATH_TID, clock.at(start),
+            microseconds(end - start),
+        )  # fmt: skip
 
 
 def kernel_events(

@@ -17,6 +17,7 @@ from npufix.reports.terminal.tables import (
     show_hot_operators,
     show_hot_shapes,
     show_step_remarks,
+    show_waterfall,
 )
 from npufix.reports.terminal.text import paragraph
 from npufix.reports.wording.prediction import forecast_lines
@@ -46,6 +47,7 @@ def show(
         show_step_remarks(report.split, console)
         for line in forecast_lines(report.forecast, report.findings):
             paragraph(line, console)
+    _show_waterfalls(report, console, details=details, only=bool(sections))
     for name in there(report):
         if name in wanted:
             console.print()
@@ -58,6 +60,18 @@ def show(
             console.print()
             show_problems(report.problems, console)
         _show_not_recorded(report, console)
+
+
+def _show_waterfalls(report: Report, console: Console, *, details: bool, only: bool) -> None:
+    """Print what was asked for, and with ``details`` all changes, one behind the other."""
+    forecast = report.forecast
+    if forecast is None or (only and not details):
+        return
+    shown = [forecast.question.waterfall] if forecast.question is not None else []
+    for bars in [*shown, forecast.waterfall] if details else shown:
+        if bars:
+            console.print()
+            show_waterfall(bars, report, console)
 
 
 def show_problems(problems: Sequence[Problem], console: Console) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from npufix.reports.prediction import Headroom, HeadroomRow
+    from npufix.reports.prediction import Bar, Headroom, HeadroomRow
     from npufix.reports.report import (
         Critical,
         HotCollective,
@@ -35,6 +35,9 @@ _SHAPES = Columns(28, (-16, 8, 10, 10, 8), gap=2)
 _PLACES = Columns(54, (8, 10, 8))
 _LINES = Columns(45, (8, 10, 9, 8))
 _COLLECTIVES = Columns(30, (6, 9, 9, 9, 9, 8))
+_WATERFALL = Columns(36, (10, 10, -24), gap=2)
+_BAR, _HARDLY = 22, 0.0005
+"""Cells; and the share of a step that is neither a gain nor a loss."""
 _HEADROOM = Columns(30, (10, 10, 10, 9, -11), gap=2)
 
 
@@ -170,6 +173,26 @@ def show_headroom(headroom: Headroom | None, console: Console) -> None:
     if headroom.lines:
         console.print()
         _show_headroom_rows("Line", headroom.lines, console)
+
+
+def show_waterfall(bars: Sequence[Bar], report: Report, console: Console) -> None:
+    """Print what leads from the step of today to the predicted one, without what saves nothing."""
+    if not bars:
+        return
+    now = bars[0].step_ns + bars[0].saved_ns
+    told = [bar for bar in bars if abs(bar.saved_ns) > _HARDLY * now]
+    longest = max(now, *(bar.step_ns for bar in bars), 1)
+
+    def draw(step_ns: int, saved_ns: int) -> str:
+        left, whole = (round(_BAR * ns / longest) for ns in (step_ns, step_ns + max(0, saved_ns)))
+        return f"  {'█' * left}{'░' * (whole - left)}"
+
+    _WATERFALL.show(("From today's step", "Saves", "Step", ""), console, "bold")
+    _WATERFALL.show(("", "", milliseconds(now), draw(now, 0)), console)
+    for bar in told:
+        name = f"{bar.finding} {bar.rule} {report.findings[bar.finding - 1].name}"
+        times = (milliseconds(bar.saved_ns), milliseconds(bar.step_ns))
+        _WATERFALL.show((plain(name), *times, draw(bar.step_ns, bar.saved_ns)), console)
 
 
 def _show_headroom_rows(title: str, rows: Sequence[HeadroomRow], console: Console) -> None:

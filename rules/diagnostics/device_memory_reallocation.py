@@ -24,11 +24,15 @@ FrameworkPTAdapter guide.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds
 from npufix.rules.shared.recording.observing import (
+    AS_LONG,
     count_recorded_steps,
     find_named,
     free_ns,
@@ -38,6 +42,8 @@ from npufix.rules.shared.recording.observing import (
 )
 from npufix.rules.shared.recording.pauses import (
     ALLOCATES,
+    ONLY_ALLOCATES,
+    SHORTEST_PAUSE_NS,
     SYNCHRONISES,
     find_pauses,
     sooner_in_pauses,
@@ -48,6 +54,8 @@ from npufix.rules.shared.recording.run_settings import advice, find_recorded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
+
     from npufix.rules.diagnostic import Recording
 
 MEM_10_MS = 10_000_000
@@ -55,6 +63,9 @@ MEM_10_MS = 10_000_000
 # Not aclrtMallocHost and aclrtFreeHost: that is memory of the host.
 _MOST = 0.8
 """Share of a pause from which such calls are all of it."""
+_STALLED = 10
+"""Times as long as usual an operator takes that waits for the driver."""
+_SPAN = ["start_ns", "duration_ns"]
 _GIB = 1 << 30
 _ALLOC_CONF = "PYTORCH_NPU_ALLOC_CONF"
 _EXPANDABLE = f"export {_ALLOC_CONF}=expandable_segments:True"
@@ -100,11 +111,15 @@ def _in_their_pauses(recording: Recording) -> dict[int, int]:
     """Return the pauses that are such calls, with the synchronisation in which they begin.
 
     The allocator waits for the device for 4 of 9 ms before it gives blocks back: without these
-    calls that wait goes, too. Nothing where most of a pause is something else.
+    calls that wait goes, too, and what the operator does between them, which hands blocks out in
+    microseconds where it has some. Nothing where most of a pause is something else.
     """
     pauses = find_pauses(recording)
     calls = recording.signals.long_calls
     own, waits = find_named(calls, ALLOCATES), find_named(calls, f"{ALLOCATES}|{SYNCHRONISES}")
+    import pandas as pd  # here, as a search reads this file and needs none
+
+    waits = pd.concat([waits[_SPAN], _stalled_operators(own, recording)])
     idle, rows = pauses.idle, pauses.rows
     asked, covered = (
         measure_within_ns(each, idle.start_ns, idle.end_ns)[rows] for each in (own, waits)
@@ -112,6 +127,34 @@ def _in_their_pauses(recording: Recording) -> dict[int, int]:
     return sooner_without(
         pauses, rows[(asked > 0) & (covered >= _MOST * pauses.idle_ns[rows])], recording
     )
+
+
+def _stalled_operators(own: pd.DataFrame, recording: Recording) -> pd.DataFrame:
+    """Return the operators that allocate and take long where they ask the driver.
+
+    Another one, ``aten::mm``, allocates its result: it is stalled where it takes much longer than
+    it usually does. What always takes so long does something else besides.
+    """
+    ops = recording.host_ops
+    ops = ops[(ops["duration_ns"] >= SHORTEST_PAUSE_NS * AS_LONG).to_numpy(bool)]
+    start, moments = ops["start_ns"].to_numpy(), np.sort(own["start_ns"].to_numpy())
+    end = start + ops["duration_ns"].to_numpy()
+    ops = ops[np.searchsorted(moments, end) > np.searchsorted(moments, start)]
+    names = recording.host_ops["name"]
+    usual = {name: _usual_ns(name, recording) for name in names.loc[ops.index].unique()}
+    is_stalled = [
+        _STALLED * usual[name] <= ns
+        for name, ns in zip(ops["name"], ops["duration_ns"], strict=True)
+    ]
+    return ops.loc[is_stalled, _SPAN]
+
+
+def _usual_ns(name: str, recording: Recording) -> float:
+    """Return what an operator takes usually; nothing where it only allocates."""
+    if re.fullmatch(ONLY_ALLOCATES, name):
+        return 0.0
+    same = recording.host_ops["name"] == name
+    return float(recording.host_ops.loc[same.to_numpy(bool), "duration_ns"].median())
 
 
 def _advice(recording: Recording) -> str:

@@ -47,6 +47,7 @@ from npufix.rules.shared.recording.observing import (
 )
 from npufix.rules.shared.recording.pauses import (
     OF_SYNCHRONISATIONS,
+    ONLY_ALLOCATES,
     SHORTEST_PAUSE_NS,
     SYNCHRONISES,
     Pauses,
@@ -80,7 +81,6 @@ _ADVICE = (
     "look at what the host does there; preparation of data into the workers of the loader; "
     "logging, metrics and checkpoints every N steps or in a thread of their own"
 )
-_ALLOCATES = r"aten::(empty|empty_strided|resize_|zeros|new_.*)"
 _LOADS_CODE = (
     r"launch|(aclrt|rt|cuda|cu|hip)?\w*(Launch(Cooperative)?Kernel|ModuleLoad|LibraryLoad|BinaryLoad"
     r"|BinaryRegister)\w*"
@@ -107,7 +107,7 @@ _BY_NAME = (
     (r"(.*/)?torch/_(dynamo|inductor|functorch)/.*|TorchDynamo.*",
      ("a step compiles again: TORCH_LOGS=recompiles,graph_breaks says why; "
       "torch.compile(..., dynamic=True), or batches padded to a few sizes")),
-    (_ALLOCATES,
+    (ONLY_ALLOCATES,
      ("the allocator asks the driver for memory: export "
       "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, or less memory held")),
     (r"aten::(to|_to_copy|copy_|item|_local_scalar_dense)|acl_memcpy.*",
@@ -195,7 +195,7 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
     is_operator = bool((calls >= 0).all())
     function = PYTHON.fullmatch(name)
     said = function["function"] if function else name or _BETWEEN
-    if re.fullmatch(_ALLOCATES, name):
+    if re.fullmatch(ONLY_ALLOCATES, name):
         said = f"{name}, which asks the driver for memory,"
     advice = next((text for names, text in _BY_NAME if re.fullmatch(names, name)), "")
     synchronised = host_calls(recording, SYNCHRONISES).per_step

@@ -88,7 +88,7 @@ def test_the_trace_stays_and_the_findings_lead_to_its_kernels(
     assert own not in {event["pid"] for event in original}
     led = arrows(events)
     slices = [event for event in events if event["pid"] == own and event["ph"] == "X"]
-    of_kernels = [event for event in slices if event["args"]["kernel"]]  # not over the whole run
+    of_kernels = [e for e in slices if e.get("args", {}).get("kernel")]  # not over the whole run
     assert len(led) == len(of_kernels) > 500
     kernels = {item.finding.rule: item.kernels for item in result.found}
     names = result.evidence.kernels["name"].astype(str)  # type: ignore[union-attr]
@@ -96,6 +96,10 @@ def test_the_trace_stays_and_the_findings_lead_to_its_kernels(
         to = {end for start, end in led if start.startswith(f"{rule} ")}
         assert to >= {names[kernel] for kernel in kernels[rule]}
     assert all(type(event["ts"]) is str for event in slices), "as in the original"
+    on_path = [event for event in slices if event["tid"] == 0]
+    ends = [Decimal(event["ts"]) + event["dur"] for event in on_path]
+    assert len(on_path) > 100
+    assert all(end <= Decimal(e["ts"]) for end, e in zip(ends, on_path[1:], strict=False))
     norm = next(event for event in slices if event["name"] == "NPU101 eager-rms-norm")
     finding = next(f for f in result.report.findings if f.rule == "NPU101")
     assert norm["args"]["where"].startswith("bert_like/")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 from tests.advisor.predict.test_what_if import finding
 
 from npufix.reports.prediction import Bar, Critical, Forecast, Prediction, Question
 from npufix.reports.report import Saving
+from npufix.reports.terminal.tables import show_waterfall
 from npufix.reports.wording.prediction import doubt_text, forecast_lines
 
 _MS = 1_000_000
@@ -15,6 +20,20 @@ _GAIN = Prediction(
     62 * _MS, 60 * _MS, 64 * _MS, 41 * _MS, 39 * _MS, 43 * _MS, "gain", "host", 58 * _MS
 )
 _NOW = Forecast("replay", 103 * _MS, 0.004, 3, 900, "computing", 99 * _MS, _GAIN)
+
+
+def test_a_terminal_shows_how_changes_lead_from_step_to_step() -> None:
+    named = replace(finding("NPU101"), name="eager-norm")
+    bars = [Bar(1, "NPU101", 40, 60), Bar(2, "NPU103", 0, 60), Bar(3, "NPU9", -20, 80)]
+    report = SimpleNamespace(findings=[named] * 3)
+    out = io.StringIO()
+    show_waterfall(bars, report, Console(file=out, width=84))  # type: ignore[arg-type]
+    rows = [line.split() for line in out.getvalue().splitlines()]
+    assert rows[1:] == [
+        ["0.1", "µs", "█" * 22],
+        ["1", "NPU101", "eager-norm", "0.04", "µs", "0.06", "µs", "█" * 13 + "░" * 9],
+        ["3", "NPU9", "eager-norm", "-0.02", "µs", "0.08", "µs", "█" * 18],
+    ]
 
 
 def test_the_answer_to_what_was_asked_comes_first() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from npufix.advisor.diagnose.pictures.cells import place_text
+from npufix.advisor.diagnose.pictures.path_spans import between_kernels, spans_of_path
 from npufix.reports.html.details import Lane, Timeline
 from npufix.rules.shared.recording.observing import NEXT_BATCH
 from npufix.rules.shared.recording.pauses import SPELLINGS
@@ -205,31 +206,17 @@ def _lanes(
 def _critical(
     kernels: pd.DataFrame, path: CriticalPath, window: _Window, labels: _Names, places: _Names
 ) -> _Row | None:
-    """Return what the step waits for: kernels, and in between the host where that was recorded.
-
-    A kernel that waited is drawn from when it could start, the end of what is before it.
-    """
-    own = kernels.loc[path.label[path.device_ns > 0]]
-    starts = own["start_ns"].to_numpy()
-    ends = starts + own["duration_ns"].to_numpy()
-    order = np.argsort(ends, kind="stable")
-    order = order[(ends[order] > window.start) & (starts[order] < window.end)]
-    own, start, end = own.iloc[order], starts[order], ends[order]
-    known = kernels.loc[path.label, "start_ns"].to_numpy()
-    if known.min(initial=window.end) >= window.end or known.max(initial=-1) < window.start:
+    """Return what the step waits for: kernels, and in between the host where that was recorded."""
+    spans = spans_of_path(path, kernels, window.start, window.end)
+    if spans is None:
         return None
-    start = np.maximum(start, np.maximum.accumulate(np.concatenate([[window.start], end[:-1]])))
-    since = np.concatenate([[window.start], end])
-    until = np.concatenate([start, [window.end]])
-    host = np.flatnonzero(until > since)
-    begins = np.concatenate([start, since[host]])
-    # Without launches nobody knows whether the host or other ranks are waited for.
-    between = "host" if path.parts["host"] or path.parts["loading"] else ""
-    names = labels.column([*own["type"].astype(str), *([between] * len(host))])
-    at = np.concatenate([places.column(_places(own)), np.full(len(host), -1, np.int64)])
-    by_begin = np.argsort(begins, kind="stable")
-    columns = (begins, np.concatenate([end, until[host]]), names, np.full(len(at), -1), at)
-    return _Row(Lane("critical", 1), *(column[by_begin] for column in columns))
+    begins, ends, own = spans
+    rows = kernels.loc[own[own >= 0]]
+    names, at = np.full((2, len(own)), -1, np.int64)
+    names[own >= 0] = labels.column(list(rows["type"].astype(str)))
+    names[own < 0] = labels.column([between_kernels(path)] * int((own < 0).sum()))
+    at[own >= 0] = places.column(_places(rows))
+    return _Row(Lane("critical", 1), begins, ends, names, np.full(len(own), -1), at)
 
 
 def _gaps(  # noqa: PLR0913, PLR0917 - columns of kernels beside what they are drawn into

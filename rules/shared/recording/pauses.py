@@ -42,6 +42,8 @@ ALLOCATES = (
     r"|aclrt(ReserveMemAddress|ReleaseMemAddress|MapMem|UnmapMem)|Dev(Malloc|Free)\w*"
 )
 """Calls that ask the driver for memory, or give it back, behind a wait for the device."""
+ONLY_ALLOCATES = r"aten::(empty|empty_strided|resize_|zeros|new_.*)"
+"""Operators that do nothing on the host but ask for memory."""
 OF_SYNCHRONISATIONS = (
     "torch.npu.synchronize() out of the step: with an empty queue the device waits for whatever "
     "the host does next; time with events (torch.npu.Event(enable_timing=True))"

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.advisor.diagnose.causes import with_causes
-from npufix.advisor.diagnose.savings import settle, total_saving, within_idle, without_explained
+from npufix.advisor.diagnose.savings import (
+    _as_told,
+    settle,
+    total_saving,
+    within_idle,
+    without_explained,
+)
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, rank_items, rank_replayed
 from npufix.reports.prediction import Forecast, Prediction
@@ -180,6 +186,24 @@ def test_a_pause_with_a_place_explains_a_late_rank_beside_a_small_cause() -> Non
     told = with_causes([late, small, replace(pause, finding=logs, is_symptom=True)], 0)
     assert [f.value for f in told[0].finding.evidence] == [f"{FINDING.rule} host-pause"]
     assert told[0].finding.places == [place]
+    # Its host needs 200 longer than others for the same launches: no pause of 90 is the cause.
+    slow = replace(late, likely_ns=200)
+    assert with_causes([slow, replace(pause, finding=logs)], 0)[0].finding.evidence == []
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "verdict", "expected"),
+    [
+        ((55, 45, 65), (45, 43, 47), "gain", (35, 55)),  # the ends of the step, read by a user
+        ((98, 85, 111), (2, 1, 3), "gain", (1, 3)),  # steps vary by more than is saved
+        ((90, 80, 95), (10, -2, 20), "unclear", (-2, 20)),
+    ],
+)
+def test_the_headline_saves_what_is_between_the_ends_of_the_predicted_step(
+    step: tuple[int, ...], saved: tuple[int, ...], verdict: str, expected: tuple[int, int]
+) -> None:
+    together = Prediction(*step, *saved, verdict, "computing", 40)
+    assert _as_told(together, 100) == expected
 
 
 def test_what_a_group_takes_comes_behind_the_collectives_that_one_rank_names() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from npufix.advisor.predict.timing.calls import WAYS
+from npufix.advisor.predict.timing.collectives import collective_program, is_collective
 from npufix.advisor.predict.timing.program import rules_about, timing_program
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.registry import every_rule
@@ -149,6 +150,25 @@ def test_what_a_dump_says_is_no_code() -> None:
 def test_what_cannot_be_timed_is_said(kind: str, asked: str, said: str) -> None:
     with pytest.raises(DumpError, match=said):
         timing_program(kernels(kind, "4,8", "4,8"), asked, 5, [])
+
+
+@pytest.mark.parametrize("kind", ["allReduce", "allGather", "reduceScatter", "alltoAllV"])
+def test_a_collective_is_timed_with_its_sizes_on_the_ranks_that_there_are(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame({"type": [f"hcom_{kind}_"] * 3, "name": ["a@1", "b@1", "c@1"]})
+    frame = frame.assign(duration_ns=[5_000, 9_000, 70_000], communication=True)
+    assert is_collective(f"hcom_{kind}_")
+    text = collective_program(frame, f"hcom_{kind}_", 5, {"a": 64, "b": 64, "c": 4096})
+    space = run(text)
+    assert space["CASES"] == [(4096, 1, 70.0, 70.0), (64, 2, 7.0, 5.0)]
+    said = capsys.readouterr().out
+    assert "cannot run" not in said
+    assert said.count(" us (") == 2 * len(space["WAYS"])
+    with pytest.raises(DumpError, match="moves was not recorded"):
+        collective_program(frame, f"hcom_{kind}_", 5, {})
+    with pytest.raises(DumpError, match="no kernel"):
+        collective_program(frame, "hcom_broadcast_", 5, {})
 
 
 def test_shapes_that_were_not_recorded_are_missed() -> None:

@@ -38,6 +38,27 @@ def test_a_long_wait_may_return_later(busy_us: int, returns_us: int, own_us: int
     assert wait.own_ns == own_us * US
 
 
+def test_what_only_calls_a_read_goes_with_it() -> None:
+    # ``aten::item`` of 3 us more around the read; a forward pass of 2 ms is no call of it.
+    rows = Rows(
+        *(np.array([value * US]) for value in (0, 0, 900, 0)), np.array([False]), np.zeros(1, int)
+    )
+    spans = [
+        ("Module.forward", 0, 3_000),
+        ("aten::item", 10, 903),
+        ("aten::_local_scalar_dense", 12, 900),
+    ]
+    ops = pd.DataFrame(
+        {
+            "name": pd.Categorical([name for name, _, _ in spans]),
+            "start_ns": [begin * US for _, begin, _ in spans],
+            "duration_ns": [taken * US for _, _, taken in spans],
+        }
+    )
+    ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 5e6, 0, None, np.zeros(1))
+    assert (wait.delta_ns, ended, wait.operator) == (10 * US, 913 * US, 2)
+
+
 def test_a_copy_that_launches_a_kernel_waits_for_nothing() -> None:
     # ``x.float()`` is an ``aten::copy_`` around a Cast, ``x.cpu()`` is one around no kernel.
     rows = Rows(

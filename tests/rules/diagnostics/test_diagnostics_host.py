@@ -277,8 +277,18 @@ def test_without_compiling_a_step_takes_what_it_is_asked_for(*, itself: bool) ->
     assert left == pytest.approx(145 * US if itself else 1_000 * US, abs=60 * US)
 
 
-@pytest.mark.parametrize(("freed_ns", "gone"), [(4 * MS, 9 * MS), (100 * US, 4 * MS)])
-def test_what_the_allocator_waits_for_goes_with_its_calls(freed_ns: int, gone: int) -> None:
+@pytest.mark.parametrize(
+    ("freed_ns", "operator", "gone"),
+    [
+        (4 * MS, "", 9 * MS),
+        (100 * US, "", 4 * MS),
+        (100 * US, "aten::empty_strided", 9 * MS),  # it does nothing but ask for memory
+        (100 * US, "aten::mm", 4 * MS),  # that takes as long where nothing is allocated
+    ],
+)
+def test_what_the_allocator_waits_for_goes_with_its_calls(
+    freed_ns: int, operator: str, gone: int
+) -> None:
     # The device is idle for 9 ms, of which 4 are aclrtSynchronizeDevice before aclrtFree.
     rows = in_a_row([100 * US] * 20, 20 * US)
     at = rows[-1]["start_ns"] + 100 * US
@@ -290,9 +300,13 @@ def test_what_the_allocator_waits_for_goes_with_its_calls(freed_ns: int, gone: i
         )
     ]  # fmt: skip
     apis = [api("aclrtFree", 1, 11 * MS)]
+    ops = [
+        {"name": operator, "start_ns": begin, "duration_ns": 9 * MS} for begin in (at, at + 20 * MS)
+    ]
     looked_at = recording(
-        [*rows, last], step={"free_ns": 10 * MS}, step_ns=20 * MS, apis=apis, long_calls=calls
-    )
+        [*rows, last], ops if operator else [], step={"free_ns": 10 * MS}, step_ns=20 * MS,
+        apis=apis, long_calls=calls,
+    )  # fmt: skip
     assert sum(only(device_memory_reallocation, looked_at).sooner_ns.values()) > 0
     own = device_memory_reallocation._in_their_pauses(looked_at)
     assert (sum(own.values()) > 8 * MS) == (gone == 9 * MS)
