@@ -69,6 +69,14 @@ OFTEN = Condition(
     time_alone=True,
 )
 
+OF_ARRAY = """
+class Learner(nn.Module):
+    def update(self, batch):
+        logits = self.policy(batch).logits
+        return logits[np.arange(len(batch)), batch.act, :] * self.weight
+"""
+
+
 RULE = Substitution(
     id="NPU212",
     name="creation-on-host",
@@ -338,5 +346,25 @@ class Loss(nn.Module):
         return scores * weight
 """,
         ),
+        # of what is used as a tensor NumPy counts rows
+        Rewritten(
+            """
+class Learner(nn.Module):
+    def update(self, batch):
+        logits = self.policy(batch).logits
+        return logits[np.arange(len(batch)), batch.act, :].unsqueeze(2) * self.weight
+""",
+            """
+class Learner(nn.Module):
+    def update(self, batch):
+        logits = self.policy(batch).logits
+        rows = logits[torch.arange(len(batch), device=logits.device), batch.act, :]
+        return rows.unsqueeze(2) * self.weight
+""".replace("rows = logits", "return logits").replace(
+                "\n        return rows.unsqueeze(2)", ".unsqueeze(2)"
+            ),
+        ),
+        # an array, for all that is known
+        Rewritten(OF_ARRAY, OF_ARRAY),
     ),
 )
