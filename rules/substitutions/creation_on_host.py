@@ -69,13 +69,6 @@ OFTEN = Condition(
     time_alone=True,
 )
 
-OF_ARRAY = """
-class Learner(nn.Module):
-    def update(self, batch):
-        logits = self.policy(batch).logits
-        return logits[np.arange(len(batch)), batch.act, :] * self.weight
-"""
-
 
 RULE = Substitution(
     id="NPU212",
@@ -89,6 +82,13 @@ RULE = Substitution(
     passes=(1, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # an array, for all that is known
+        """
+class Learner(nn.Module):
+    def update(self, batch):
+        logits = self.policy(batch).logits
+        return logits[np.arange(len(batch)), batch.act, :] * self.weight
+""",
         # an array, and a range alone
         """
 def f(x: np.ndarray, y: torch.Tensor, places: torch.Tensor):
@@ -351,20 +351,15 @@ class Loss(nn.Module):
             """
 class Learner(nn.Module):
     def update(self, batch):
-        logits = self.policy(batch).logits
-        return logits[np.arange(len(batch)), batch.act, :].unsqueeze(2) * self.weight
+        x = self.policy(batch).logits
+        return x[np.arange(len(batch)), batch.act, :].unsqueeze(2)
 """,
             """
 class Learner(nn.Module):
     def update(self, batch):
-        logits = self.policy(batch).logits
-        rows = logits[torch.arange(len(batch), device=logits.device), batch.act, :]
-        return rows.unsqueeze(2) * self.weight
-""".replace("rows = logits", "return logits").replace(
-                "\n        return rows.unsqueeze(2)", ".unsqueeze(2)"
-            ),
+        x = self.policy(batch).logits
+        return x[torch.arange(len(batch), device=x.device), batch.act, :].unsqueeze(2)
+""",
         ),
-        # an array, for all that is known
-        Rewritten(OF_ARRAY, OF_ARRAY),
     ),
 )

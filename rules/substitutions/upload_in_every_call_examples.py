@@ -64,8 +64,7 @@ class Coder:
     def decode_single(self, boxes: torch.Tensor):
         self.limits = torch.tensor(self.limits, device=boxes.device)
         self.limits[0] += 1
-        self.kept = torch.tensor(self.steps, device=boxes.device)
-        return boxes.clamp(self.limits[0], self.limits[1]) * self.kept
+        return boxes.clamp(self.limits[0], self.limits[1])
 """
 VALID = (
     # a list that is changed, and what training changes, are no settings
@@ -271,7 +270,7 @@ class Coder:
         return boxes
 """,
     ),
-    # each call may write into its own copy; another attribute stays a list
+    # each call writes into its own copy
     Rewritten(_COPIES, _COPIES),
     Rewritten(
         """

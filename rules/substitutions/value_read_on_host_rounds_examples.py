@@ -29,7 +29,9 @@ class TargetAssigner(nn.Module):
         return kept
 """
 
-_READ_LATER = """
+VALID = (
+    # it is used before it is a number
+    """
 class Search(nn.Module):
     def forward(self, logits: torch.Tensor, scores: list):
         places = logits.argmax(dim=1)
@@ -39,8 +41,7 @@ class Search(nn.Module):
             place = place.item()
             found.append((place, scores[place]))
         return found
-"""
-VALID = (
+""",
     # the round does more with the row, no row is added up, another one is asked for
     """
 class TargetAssigner(nn.Module):
@@ -104,8 +105,6 @@ class Search(nn.Module):
         return found
 """,
     ),
-    # it is used before it is a number
-    Rewritten(_READ_LATER, _READ_LATER),
     Rewritten(
         """
 class Search(nn.Module):
