@@ -368,7 +368,9 @@ def _element(here: Surroundings, code: ast.AST) -> Element | None:
         case ast.Subscript(ast.Subscript(base, first), ast.Name() as last, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):
-            return Element(code, base, ast.Tuple([*list_indexes(first), last]))  # ``x[i][j]``
+            return Element(
+                code, base, ast.Tuple([*list_indexes(first), last], ast.Load())
+            )  # ``x[i][j]``
         case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):
