@@ -368,9 +368,8 @@ def _element(here: Surroundings, code: ast.AST) -> Element | None:
         case ast.Subscript(ast.Subscript(base, first), ast.Name() as last, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):
-            return Element(
-                code, base, ast.Tuple([*list_indexes(first), last], ast.Load())
-            )  # ``x[i][j]``
+            place = ast.Tuple([*list_indexes(first), last], ast.Load())  # ``x[i][j]``
+            return Element(code, base, place)
         case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):
