@@ -39,6 +39,15 @@ _HOST = frozenset({"'cpu'", "torch.device('cpu')"})
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 
 
+def list_parts(node: Node) -> list[Node]:
+    """Return what a value is made of, but for indexes: ``x[np.arange(n)]`` is where ``x`` is."""
+    parts = [node]
+    for part in parts:  # grows
+        args = part.args[:1] if part.op == Op.GETITEM else part.args
+        parts += [arg for arg in args if arg not in parts]
+    return parts
+
+
 def works_on_host(flow: FunctionFlow, match: Match) -> bool:
     """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
 

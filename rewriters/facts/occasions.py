@@ -364,7 +364,7 @@ def _turns_tensors(function: FunctionNode) -> bool:
     once = BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
     if "training" in list_given(function) and not BUILDS.fullmatch(function.name):
         return True
-    if once or not _DONE_ONCE.isdisjoint(own[:1]):
+    if once or not (_DONE_ONCE - {"add"}).isdisjoint(own[:1]):  # ``add_blank(labels)``
         return False
     moves = moves_given(function) and not SAMPLES.fullmatch(function.name)
     return moves or computes(function, own)

@@ -69,6 +69,7 @@ OFTEN = Condition(
     time_alone=True,
 )
 
+
 RULE = Substitution(
     id="NPU212",
     name="creation-on-host",
@@ -81,6 +82,13 @@ RULE = Substitution(
     passes=(1, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # an array, for all that is known
+        """
+class Learner(nn.Module):
+    def update(self, batch):
+        logits = self.policy(batch).logits
+        return logits[np.arange(len(batch)), batch.act, :] * self.weight
+""",
         # an array, and a range alone
         """
 def f(x: np.ndarray, y: torch.Tensor, places: torch.Tensor):
@@ -336,6 +344,21 @@ class Loss(nn.Module):
     def forward(self, scores: torch.Tensor):
         weight = torch.zeros(scores.shape, dtype=torch.float16, device=self.device)
         return scores * weight
+""",
+        ),
+        # of what is used as a tensor NumPy counts rows
+        Rewritten(
+            """
+class Learner(nn.Module):
+    def update(self, batch):
+        x = self.policy(batch).logits
+        return x[np.arange(len(batch)), batch.act, :].unsqueeze(2)
+""",
+            """
+class Learner(nn.Module):
+    def update(self, batch):
+        x = self.policy(batch).logits
+        return x[torch.arange(len(batch), device=x.device), batch.act, :].unsqueeze(2)
 """,
         ),
     ),

@@ -222,5 +222,23 @@ def loss(pred: torch.Tensor, target: torch.Tensor, k: int):
     return F.l1_loss(pred[valid_at, :k], target[valid_at, :k])
 """,
         ),
+        # of several masks
+        Rewritten(
+            """
+class Head(nn.Module):
+    def loss(self, boxes, scores, masks, targets):
+        pos_masks = torch.cat(masks, 0)
+        loss_box = self.loss_box(boxes.view(-1, 4)[pos_masks], targets)
+        return loss_box, self.loss_cls(scores.view(-1, 9)[pos_masks], targets)
+""",
+            """
+class Head(nn.Module):
+    def loss(self, boxes, scores, masks, targets):
+        pos_masks = torch.cat(masks, 0)
+        pos_masks_at = pos_masks.nonzero(as_tuple=True)
+        loss_box = self.loss_box(boxes.view(-1, 4)[pos_masks_at], targets)
+        return loss_box, self.loss_cls(scores.view(-1, 9)[pos_masks_at], targets)
+""",
+        ),
     ),
 )

@@ -59,6 +59,13 @@ class Aggregation(nn.Module):
         mask = mask.to(device=x.device, dtype=x.dtype)
         return x * (mask > 0.1)
 """
+_COPIES = """
+class Coder:
+    def decode_single(self, boxes: torch.Tensor):
+        self.limits = torch.tensor(self.limits, device=boxes.device)
+        self.limits[0] += 1
+        return boxes.clamp(self.limits[0], self.limits[1])
+"""
 VALID = (
     # a list that is changed, and what training changes, are no settings
     """
@@ -255,6 +262,78 @@ def train_one_epoch(model, loader, optimizer, device):
         loss = F.mse_loss(model(images), labels)
         loss.backward()
         optimizer.step()
+""",
+    ),
+    # an attribute that is a tensor from the first call on
+    Rewritten(
+        """
+class Coder:
+    def decode_single(self, boxes: torch.Tensor):
+        if self.limits is not None:
+            self.limits = torch.tensor(self.limits, device=boxes.device)
+            boxes = boxes.clamp(self.limits[0], self.limits[1])
+        return boxes
+""",
+        """
+class Coder:
+    def decode_single(self, boxes: torch.Tensor):
+        if self.limits is not None:
+            self.limits = torch.as_tensor(self.limits, device=boxes.device)
+            boxes = boxes.clamp(self.limits[0], self.limits[1])
+        return boxes
+""",
+    ),
+    # each call writes into its own copy
+    Rewritten(_COPIES, _COPIES),
+    Rewritten(
+        """
+class Context(nn.Module):
+    def __init__(self, embed):
+        super().__init__()
+        self.embed = embed
+
+    def forward(self, x: torch.Tensor):
+        query = torch.LongTensor([[1, 2]]).to(x.device).repeat(x.size(0), 1)
+        return torch.cat((self.embed(query), x), dim=1)
+""",
+        """
+class Context(nn.Module):
+    def __init__(self, embed):
+        super().__init__()
+        self.embed = embed
+        self.register_buffer("query", torch.LongTensor([[1, 2]]), persistent=False)
+
+    def forward(self, x: torch.Tensor):
+        query = self.query.to(x.device).repeat(x.size(0), 1)
+        return torch.cat((self.embed(query), x), dim=1)
+""",
+    ),
+    Rewritten(
+        """
+class Ratios(nn.Module):
+    def forward(self, x: torch.Tensor, height: int):
+        heights = torch.tensor([height for _ in range(x.shape[0])], device=x.device)
+        return x.sum(1) / heights
+""",
+        """
+class Ratios(nn.Module):
+    def forward(self, x: torch.Tensor, height: int):
+        heights = torch.full((x.shape[0],), height, device=x.device)
+        return x.sum(1) / heights
+""",
+    ),
+    Rewritten(
+        """
+def add_blank(labels: torch.Tensor, blank: int, ignored: int) -> torch.Tensor:
+    first = torch.tensor([blank], dtype=torch.long, device=labels.device)
+    out = torch.cat([first.repeat(labels.size(0)).unsqueeze(1), labels], dim=1)
+    return torch.where(out == ignored, blank, out)
+""",
+        """
+def add_blank(labels: torch.Tensor, blank: int, ignored: int) -> torch.Tensor:
+    first = torch.full((1,), blank, dtype=torch.long, device=labels.device)
+    out = torch.cat([first.repeat(labels.size(0)).unsqueeze(1), labels], dim=1)
+    return torch.where(out == ignored, blank, out)
 """,
     ),
 )

@@ -29,7 +29,7 @@ read behind the loop, and a sum is one in single precision (``single-precision-s
 ``any``, ``all``, ``max``, ``min`` and ``sum`` go through a tensor element by element (``max`` also through what each is
 more than the one before), as a loop does that asks
 ``if x[i] > 0:`` or takes ``y[: n[i]]``; numbers that a list takes from what a tensor computes of each part
-are read together (``alike-and-some``), and so are those that one call or dictionary is given
+are read together (``alike-and-some``), as ``[row.tolist() for row in x]`` is ``x.tolist()``, and so are those that one call or dictionary is given
 (``floats-of-one-device``: in a list integers would become floats). Other reads in loops, in logs and calls, and of lengths that the
 caller has, are advice.
 
@@ -58,6 +58,8 @@ from npufix.rules.substitutions.value_read_on_host_forms import (
     furthest_inputs,
     last_filled,
     last_filled_at_once,
+    listed_at_once,
+    listed_rows,
     longest,
     longest_at_once,
     padded_inputs,
@@ -476,6 +478,7 @@ RULE = Substitution(
         Form(furthest, furthest_at_once, furthest_inputs, (IS_TENSOR, NEVER_NAN)),
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
+        Form(listed_rows, listed_at_once, read_inputs, (IS_TENSOR,)),
         Form(read_apart, read_at_once, read_inputs, (IS_TENSOR, FLOATS)),
         Form(found_on_device, found_on_host, read_inputs, (IS_TENSOR,)),
         Form(copied_by_row, copied_before, read_inputs, (IS_TENSOR, NOT_WRITTEN)),

@@ -78,6 +78,16 @@ def read_together(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
     return y * 2, torch.stack([row.sum() for row in x]).tolist()
 
 
+def listed_rows(x: Tensor, y: Tensor) -> tuple[Tensor, list[list[float]]]:
+    """Read one row after the other."""
+    return y * 2, [row.tolist() for row in x]
+
+
+def listed_at_once(x: Tensor, y: Tensor) -> tuple[Tensor, list[list[float]]]:
+    """Read all of them."""
+    return y * 2, x.tolist()
+
+
 def read_apart(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
     """Read several numbers of one statement."""
     return y * 2, {"x": x.sum().item(), "y": y.mean().item()}

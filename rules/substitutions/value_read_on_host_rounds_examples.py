@@ -30,6 +30,18 @@ class TargetAssigner(nn.Module):
 """
 
 VALID = (
+    # it is used before it is a number
+    """
+class Search(nn.Module):
+    def forward(self, logits: torch.Tensor, scores: list):
+        places = logits.argmax(dim=1)
+        found = []
+        for place in places:
+            found.append(place)
+            place = place.item()
+            found.append((place, scores[place]))
+        return found
+""",
     # the round does more with the row, no row is added up, another one is asked for
     """
 class TargetAssigner(nn.Module):
@@ -70,5 +82,86 @@ REWRITTEN = (
             "            while",
             "            boxes_sums = boxes.flatten(1).sum(1).tolist()\n            while",
         ).replace("boxes[last].sum()", "boxes_sums[last]"),
+    ),
+    # each round begins with the number of an element
+    Rewritten(
+        """
+class Search(nn.Module):
+    def forward(self, logits: torch.Tensor, scores: list):
+        places = logits.argmax(dim=1)
+        found = []
+        for place in places:
+            place = place.item()
+            found.append((place, scores[place]))
+        return found
+""",
+        """
+class Search(nn.Module):
+    def forward(self, logits: torch.Tensor, scores: list):
+        places = logits.argmax(dim=1)
+        found = []
+        for place in places.tolist():
+            found.append((place, scores[place]))
+        return found
+""",
+    ),
+    Rewritten(
+        """
+class Search(nn.Module):
+    def forward(self, logits: torch.Tensor):
+        best, places = logits.topk(3, dim=-1)
+        return best, [row.tolist() for row in places]
+""",
+        """
+class Search(nn.Module):
+    def forward(self, logits: torch.Tensor):
+        best, places = logits.topk(3, dim=-1)
+        return best, places.tolist()
+""",
+    ),
+    # what ``if`` of a comprehension asks
+    Rewritten(
+        """
+class Filter(nn.Module):
+    def forward(self, logits: torch.Tensor, n: int):
+        best = torch.argmax(logits, dim=2)
+        kept = []
+        for row in range(n):
+            kept.append([i for i in range(n) if best[row][i] != 0])
+        return kept
+""",
+        """
+class Filter(nn.Module):
+    def forward(self, logits: torch.Tensor, n: int):
+        best = torch.argmax(logits, dim=2)
+        kept = []
+        best_list = best.tolist()
+        for row in range(n):
+            kept.append([i for i in range(n) if best_list[row][i] != 0])
+        return kept
+""",
+    ),
+    # sizes that are limits, and where the next level begins
+    Rewritten(
+        """
+class Kernel(nn.Module):
+    def forward(self, shapes: torch.Tensor, at: torch.Tensor):
+        start, found = 0, torch.zeros_like(at[..., 0])
+        for level, (h, w) in enumerate(shapes):
+            at[:, level, 0].clamp_(min=0, max=w - 1)
+            found[:, level] = start + at[:, level, 0] + at[:, level, 1] * w
+            start += h * w
+        return found
+""",
+        """
+class Kernel(nn.Module):
+    def forward(self, shapes: torch.Tensor, at: torch.Tensor):
+        start, found = 0, torch.zeros_like(at[..., 0])
+        for level, (h, w) in enumerate(shapes.tolist()):
+            at[:, level, 0].clamp_(min=0, max=w - 1)
+            found[:, level] = start + at[:, level, 0] + at[:, level, 1] * w
+            start += h * w
+        return found
+""",
     ),
 )

@@ -159,7 +159,7 @@ SEARCHES: Mapping[str, Search] = {
     "creations": Search(
         find_creations,
         "arange|eye|full|linspace|ones|range|zeros",
-        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|npu|type_as)\(|\[[^\]\n]*\b(?:torch\.a)?range\("
+        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|npu|type_as)\(|\[[^\]\n]*\b(?:(?:torch|np|numpy)\.a)?range\("
         r"| = torch\.arange\())"
         r"(?=.*\b(?:arange|eye|full|linspace|ones|range|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),

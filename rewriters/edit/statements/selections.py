@@ -37,7 +37,9 @@ _COMPUTES = operators.ELEMENTWISE - {*operators.CASTS, "detach"} | {
 }  # fmt: skip
 """What reads its operands, and returns no view of them."""
 _MOST_RUNS = 4
-_NAMED_MASK = re.compile(r"(^|_)mask$")
+_NAMED_MASK = re.compile(r"(^|_)masks?$")
+_FROM_ELSEWHERE = frozenset({Op.CALL, Op.PARAM, *_JOINED})
+"""What may be anything, by the source alone: ``pos_masks = torch.cat(pos_masks)``."""
 _CHOICES = (
     ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
 )  # fmt: skip
@@ -78,8 +80,8 @@ def _is_changed_between(here: Surroundings, reads: Sequence[ast.Subscript]) -> b
 def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.expr, value: Node) -> bool:
     """Tell whether a value is a mask, or a comparison of whatever that picks of a tensor.
 
-    So is what is handed in as one: ``x[valid_mask]``. On the host nobody waits for how many it
-    picks.
+    So is what is handed in as one, or joined of several: ``x[valid_mask]``. On the host nobody
+    waits for how many it picks.
     """
     if is_moved_to_host(value):
         return False
@@ -87,7 +89,9 @@ def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.expr, value: Nod
     compared = value.op in operators.COMPARISONS | operators.BOOLEAN
     named = value.op == Op.PARAM and _is_named(name)
     picked = here.is_tensor(code.value)
-    likely = (compared and picked is True) or (named and picked is not False)
+    joined = value.op in _FROM_ELSEWHERE and _is_named(name) and not is_of_numpy(value)
+    likely = (compared or joined) and picked is True
+    likely = likely or (named and picked is not False)
     compared = compared or value.op == "invert"
     of_module = compared and picked is None and here.flow.cls is not None
     likely = likely or (of_module and not is_of_numpy(value) and _is_named(name))
@@ -201,7 +205,7 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         own = _mask_of(here, read)
         if own is not None:
             changes.append(Change(here.span(own), index))
-    unsure = at.node.op == Op.PARAM or here.is_tensor(reads[0].value) is None
+    unsure = at.node.op in _FROM_ELSEWHERE or here.is_tensor(reads[0].value) is None
     proven = set() if unsure else {"boolean-mask"}
     if facts.is_bool_tensor("mask"):
         proven.add("boolean-mask")

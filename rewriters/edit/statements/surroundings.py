@@ -13,7 +13,7 @@ from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
 from npufix.rewriters.graph.modules.scopes import Scope
-from npufix.rewriters.graph.modules.syntax import children, walk
+from npufix.rewriters.graph.modules.syntax import children, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
 
@@ -171,13 +171,18 @@ class Surroundings:
     def place_of(self, code: ast.expr) -> tuple[Evaluation | None, Node | None]:
         """Return where an expression is evaluated, and its value.
 
-        Of a name also in what is not looked into: ``{"loss": loss.item()}``.
+        Of a name also in what is not looked into: ``{"loss": loss.item()}``, and ``best`` of
+        ``[i for i in range(n) if best[i] > 0]``.
         """
         found = self.evaluations.get(id(code))
         if found is not None or not isinstance(code, ast.Name):
             return found, None if found is None else found.node
         for outer in self.around(code):
-            if isinstance(outer, (ast.Lambda, ast.comprehension, *COMPREHENSIONS, ast.stmt)):
+            if isinstance(outer, (ast.Lambda, ast.GeneratorExp, ast.stmt)):
+                break
+            if isinstance(outer, COMPREHENSIONS) and any(
+                code.id in list_stored_names(g.target) for g in outer.generators
+            ):
                 break
             if (found := self.evaluations.get(id(outer))) is not None:
                 return found, found.names.get(code.id)

@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
-_FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
-"""What a detector hands to those who look at what it has found."""
-_OF_STEP = re.compile(r"(?i)loss|metric|log|stat|score|acc")
-"""What is kept of each step for people: one number, for which the host should not wait."""
-_FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
-
 
 IN_LOOP = (
     "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
@@ -59,33 +53,6 @@ class Element(NamedTuple):
     code: ast.expr
     base: ast.expr
     place: ast.expr
-
-
-def is_for_files(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a tensor is brought to what works on the host: ``save(path, x.cpu())``."""
-    calls = [outer for outer in here.around(code) if isinstance(outer, ast.Call)]
-    return any(_FOR_FILES.match(last_name(call.func) or "") for call in calls)
-
-
-def is_result(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``.
-
-    Or to be kept there as it is: ``saved[name] = weight.cpu()``, ``{name: weight.cpu() for ...}``.
-    What nobody takes is no tensor: ``model.cpu()``.
-    """
-    match here.parents.get(id(code)):
-        case ast.Assign([ast.Subscript()]) | ast.DictComp() | ast.Expr():
-            return True
-        case ast.Call(ast.Attribute(kept, "append"), [_], []):
-            # ``self.bank.append(features.cpu())``
-            return root_name(kept) == "self" and not _OF_STEP.search(ast.unparse(kept))
-        case ast.keyword(arg=str(name)):
-            return _FOUND.search(name) is not None
-        case ast.Dict(keys, values):
-            at = next(i for i, value in enumerate(values) if value is code)
-            key = keys[at]
-            return isinstance(key, ast.Constant) and _FOUND.search(str(key.value)) is not None
-    return False
 
 
 def is_made_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -199,7 +166,8 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
         Change(here.span(e.code), f"{name}[{']['.join(map(here.text, list_indexes(e.place)))}]")
         for e in once
     ]
-    value, is_flat = here.value(first.base), isinstance(code, ast.Subscript)
+    value = here.value(first.base)
+    is_flat = isinstance(code, ast.Subscript) and depths == {1}
     if is_flat and value is not None:  # Python asks for one number: each row holds no more
         is_flat = here.facts(here.evaluations[id(first.base)], x=value).ndim("x") != 1
     head = f"{name} = {base}{'.flatten()' if is_flat else ''}.tolist()"
@@ -251,9 +219,11 @@ _TAKES_NUMBERS = frozenset(
     }
 )  # fmt: skip
 """What makes a number of a tensor, for which the host waits each time."""
+_WORDS = frozenset({"k", "length", "max", "min", "repeats", "shifts", "size", "start"})
 _TAKE_BEHIND = frozenset({"topk", "narrow"})
 """What makes a number of a tensor that is not its first argument: ``torch.topk(x, k=n[i])``."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_BESIDE_TENSORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _FLAT = frozenset({"flatten", "reshape", "squeeze", "view"})
 """What leaves numbers of the positions in a vector, each of which is a row first."""
 _IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
@@ -286,10 +256,16 @@ def is_number_there(  # noqa: C901, PLR0911, PLR0912 - one case a use
                     return False
             case ast.If(test) | ast.IfExp(test) | ast.While(test):
                 return test is inner
-            case ast.keyword(arg="k" | "size" | "length" | "start" | "repeats" | "shifts"):
+            case ast.comprehension(ifs=tests):
+                return inner in tests
+            case ast.keyword(
+                arg="max" | "min" | "k" | "size" | "length" | "start" | "repeats" | "shifts"
+            ):
                 pass
             case ast.Call(function, arguments):
                 called = last_name(function)
+                if called in {"clamp", "clamp_"}:
+                    return isinstance(inner, ast.keyword)
                 if called in _TAKE_BEHIND:
                     return inner not in arguments[:1]
                 taken = inner in arguments and called in _TAKES_NUMBERS
@@ -345,7 +321,20 @@ def _are_numbers(here: Surroundings, name: str, known: frozenset[str]) -> bool:
     if not name or name in here.flow.captured:
         return False
     loads = (n for n in here.nodes if isinstance(n, ast.Name) and n.id == name)
-    return all(isinstance(n.ctx, ast.Store) or is_number_there(here, n, known) for n in loads)
+    return all(
+        isinstance(n.ctx, ast.Store) or is_number_there(here, n, known) or meets_tensor(here, n)
+        for n in loads
+    )
+
+
+def meets_tensor(here: Surroundings, name: ast.Name) -> bool:
+    """Tell whether a number is computed with a tensor: ``ratios[:, 0] * h``, ``n + x[:, 0]``."""
+    outer = here.parents.get(id(name))
+    if not (isinstance(outer, ast.BinOp) and isinstance(outer.op, _BESIDE_TENSORS)):
+        return False
+    other = outer.left if outer.right is name else outer.right
+    cut = isinstance(other, ast.Subscript) and isinstance(other.slice, ast.Tuple)
+    return here.is_tensor(other) is True or (cut and here.is_tensor(other) is not False)
 
 
 def propose_read(  # noqa: PLR0913, PLR0917 - all that is known of it
@@ -376,6 +365,11 @@ def propose_read(  # noqa: PLR0913, PLR0917 - all that is known of it
 
 def _element(here: Surroundings, code: ast.AST) -> Element | None:
     match code:
+        case ast.Subscript(ast.Subscript(base, first), ast.Name() as last, ast.Load()) if has_root(
+            base
+        ) and is_implied(here, code):
+            place = ast.Tuple([*list_indexes(first), last], ast.Load())  # ``x[i][j]``
+            return Element(code, base, place)
         case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):

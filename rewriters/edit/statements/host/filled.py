@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.index_facts import is_device
-from npufix.rewriters.graph.modules.syntax import is_scalar, last_name
+from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, list_names
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ def fill(  # noqa: C901, PLR0912 - one case a way to make it
     match data:
         case ast.BinOp(ast.List([one]), ast.Mult(), times):
             count, shape = here.text(times), f"({here.text(times)},)"
+        case ast.ListComp() if (same := same_in_all(data)) is not None:
+            one, times = same
+            count, shape = here.text(times), f"({here.text(times)},)"
         case ast.List([one]):
             times, count, shape = ast.Constant(1), "1", "(1,)"
         case _:
@@ -109,6 +112,17 @@ def fill(  # noqa: C901, PLR0912 - one case a way to make it
             kind = "ones" if value else "zeros"
             text = f"{made.removesuffix('full')}{kind}({count}{rest})"
     return put(here, whole, text, form="copied", asked=tuple(asked), proven=proven)
+
+
+def same_in_all(code: ast.ListComp) -> tuple[ast.expr, ast.expr] | None:
+    """Return ``x`` and ``n`` of ``[x for _ in range(n)]``, of which each is the same."""
+    match code:
+        case ast.ListComp(
+            ast.Name() | ast.Constant() | ast.Attribute() as one,
+            [ast.comprehension(ast.Name(each), ast.Call(ast.Name("range"), [times], []), [], 0)],
+        ) if each not in list_names(one):
+            return one, times
+    return None
 
 
 def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:

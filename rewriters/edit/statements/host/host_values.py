@@ -12,9 +12,7 @@ from npufix.rewriters.edit.statements.host.accumulated import join_sums, keeps_m
 from npufix.rewriters.edit.statements.host.element_reads import (
     IN_LOOP,
     is_covered,
-    is_for_files,
     is_made_in,
-    is_result,
     read_before,
     read_by_others,
     waits_anyhow,
@@ -51,7 +49,14 @@ from npufix.rewriters.edit.statements.host.round_trips import (
     pick_there,
 )
 from npufix.rewriters.edit.statements.host.row_reads import padded_rows, read_of_rows, rows_read
-from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.seldom import (
+    decides,
+    is_default,
+    is_for_files,
+    is_rare,
+    is_result,
+    is_seldom,
+)
 from npufix.rewriters.edit.statements.host.sentences import FORM_LOGGED, ONLY_LOGGED
 from npufix.rewriters.edit.statements.host.waits.either import limit_either
 from npufix.rewriters.edit.statements.host.waits.finite import find_finite_tests

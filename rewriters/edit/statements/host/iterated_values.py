@@ -195,6 +195,8 @@ def read_together(
     ``code`` is the read of ``tensor`` in it. Where it makes lists of rows, or copies that stay
     tensors, no numbers are wanted: ``[row.cumsum(0).tolist() for ...]``, ``[row.sum().cpu() ...]``.
     """
+    if how == "tolist" and (listed := _list_rows(here, code, tensor)) is not None:
+        return listed
     if how in ON_HOST or (how == "tolist" and not _is_reduced(here, tensor)):
         return None
     outer = here.parents.get(id(code))
@@ -233,6 +235,20 @@ def read_together(
         asked=(("rows", here.text(items)),),
         proven=proven,
     )
+
+
+def _list_rows(here: Surroundings, code: ast.Call, row: ast.expr) -> Proposal | None:
+    """Return ``rows.tolist()`` for ``[row.tolist() for row in rows]``, where that is a tensor."""
+    outer = here.parents.get(id(code))
+    match outer:
+        case ast.ListComp(elt, [ast.comprehension(ast.Name(name), items, [], 0)]) if elt is code:
+            pass
+        case _:
+            return None
+    if not (isinstance(row, ast.Name) and row.id == name and here.is_tensor(items)):
+        return None
+    new = f"{here.text_of_owner(items)}.tolist()"
+    return put(here, outer, new, form="listed_rows", proven={"is-tensor"})
 
 
 def _is_of_torch(here: Surroundings, code: ast.expr) -> bool:

@@ -14,6 +14,7 @@ from npufix.rewriters.facts.host_tensors import (
     is_kept_on_host,
     is_made_on_host,
     is_move_to_device,
+    list_parts,
 )
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
@@ -119,7 +120,8 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     node = here.value(code)
     first = _begins_with(code)
     parts = [] if node is None else list(node.walk())
-    made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
+    named = [] if node is None else [part for part in list_parts(node) if part.op == Op.GLOBAL]
+    made = {str(part.value).partition(".")[0] for part in named}
     copied = _begins_on_host(here, first) if node is None else _comes_from_copy(here, node)
     if copied or made & {"numpy", "random"}:
         return True

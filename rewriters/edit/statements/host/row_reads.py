@@ -11,6 +11,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     has_root,
     is_number_there,
     is_plain,
+    meets_tensor,
     place_before,
     propose_read,
 )
@@ -62,12 +63,13 @@ def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
             items = [c for n in read if (c := _item_of(here, n)) is not None]
             sure = bool(items) or here.is_tensor(base) or _is_indexed_like_tensor(here, base)
             sure = sure or is_tensor_elsewhere(here, base)
-            if len(uses) - len(read) != len(names) or not sure:
+            again = _named_again(here, loop, target, items[0]) if len(items) == 1 else None
+            if len(uses) - len(read) != len(names) + (again is not None) or not sure:
                 continue
             parts = [part for n in read if (part := _part_of(here, n)) is not None]
-            numbers = [n for n in read if is_number_there(here, n)] + parts
+            numbers = [n for n in read if again or is_number_there(here, n)] + parts
             if numbers or items:  # a number of Python meets a tensor as well
-                numbers += [n for n in read if n not in numbers and _meets_tensor(here, n)]
+                numbers += [n for n in read if n not in numbers and meets_tensor(here, n)]
             if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
                 continue
             at = here.statement_of(loop)
@@ -76,7 +78,11 @@ def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
                 continue
             head = f"{here.text(base)}.tolist()"
             changes = [Change(here.span(base), head)]
-            changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
+            gone = None if again is None else here.whole_lines(again)
+            if gone is not None:
+                changes.append(Change(gone, ""))
+            else:
+                changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
             changes += [Change(here.span(part), _spell(part)) for part in parts]
             code = items[0] if items else base
             found = propose_read(here, code, base, at, tuple(changes), head)
@@ -261,15 +267,6 @@ def _pairs(target: ast.expr, items: ast.expr) -> list[tuple[ast.expr, ast.expr]]
     return []
 
 
-def _meets_tensor(here: Surroundings, name: ast.Name) -> bool:
-    """Tell whether a tensor is multiplied with or divided by an element: ``ratios[:, 0] * h``."""
-    match here.parents.get(id(name)):
-        case ast.BinOp(other, ast.Mult() | ast.Div(), right) if right is name:
-            cut = isinstance(other, ast.Subscript) and isinstance(other.slice, ast.Tuple)
-            return here.is_tensor(other) is True or (cut and here.is_tensor(other) is not False)
-    return False
-
-
 def _part_of(here: Surroundings, name: ast.Name) -> ast.Subscript | None:
     """Return ``box[0, 1]`` where that is a number: all of ``for box in boxes:`` is read at once."""
     match here.parents.get(id(name)):
@@ -284,6 +281,20 @@ def _spell(part: ast.Subscript) -> str:
     """Return ``box[0][1]``, as lists are indexed, for ``box[0, 1]``."""
     places = list_indexes(part.slice)
     return ast.unparse(part.value) + "".join(f"[{ast.unparse(i)}]" for i in places)
+
+
+def _named_again(
+    here: Surroundings, loop: _Loop, target: ast.expr, item: ast.Call
+) -> ast.Assign | None:
+    """Return ``n = n.item()`` with which the rounds of a loop begin: from there on it is a number.
+
+    Another line must be left for the loop.
+    """
+    match getattr(loop, "body", ()):
+        case [ast.Assign([ast.Name(name)], value) as first, _, *_] if value is item:
+            own = isinstance(target, ast.Name) and target.id == name
+            return first if own and here.whole_lines(first) is not None else None
+    return None
 
 
 def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, root_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ _SIZED = frozenset(
      "pad", "range", "repeat", "reshape", "view", "zeros"}
 )  # fmt: skip
 """What asks the host for sizes."""
+_FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
+"""What a detector hands to those who look at what it has found."""
+_OF_STEP = re.compile(r"(?i)loss|metric|log|stat|score|acc")
+"""What is kept of each step for people: one number, for which the host should not wait."""
+_FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 
 
 def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
@@ -332,6 +337,33 @@ def _selects_anyway(here: Surroundings, code: ast.If) -> bool:
     users = [user for user in here.users(mask) if user.op in {Op.GETITEM, Op.TUPLE}]
     users += [user for pair in users if pair.op == Op.TUPLE for user in here.users(pair)]
     return any(user.op == Op.GETITEM and user.args[0] is not mask for user in users)
+
+
+def is_for_files(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a tensor is brought to what works on the host: ``save(path, x.cpu())``."""
+    calls = [outer for outer in here.around(code) if isinstance(outer, ast.Call)]
+    return any(_FOR_FILES.match(last_name(call.func) or "") for call in calls)
+
+
+def is_result(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``.
+
+    Or to be kept there as it is: ``saved[name] = weight.cpu()``, ``{name: weight.cpu() for ...}``.
+    What nobody takes is no tensor: ``model.cpu()``.
+    """
+    match here.parents.get(id(code)):
+        case ast.Assign([ast.Subscript()]) | ast.DictComp() | ast.Expr():
+            return True
+        case ast.Call(ast.Attribute(kept, "append"), [_], []):
+            # ``self.bank.append(features.cpu())``
+            return root_name(kept) == "self" and not _OF_STEP.search(ast.unparse(kept))
+        case ast.keyword(arg=str(name)):
+            return _FOUND.search(name) is not None
+        case ast.Dict(keys, values):
+            at = next(i for i, value in enumerate(values) if value is code)
+            key = keys[at]
+            return isinstance(key, ast.Constant) and _FOUND.search(str(key.value)) is not None
+    return False
 
 
 def is_of_one(here: Surroundings, loop: ast.AST, code: ast.expr) -> bool:

@@ -15,6 +15,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_list,
     is_number,
     is_read_again,
+    same_in_all,
 )
 from npufix.rewriters.edit.statements.host.made.copied import (
     are_of_device,
@@ -37,6 +38,7 @@ from npufix.rewriters.edit.statements.host.waits.batches import (
     make_of_read,
 )
 from npufix.rewriters.edit.statements.kept.buffers import keep_numbers
+from npufix.rewriters.edit.statements.kept.converted import convert_once, is_converted
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host, names_host
 from npufix.rewriters.facts.module_facts import may_keep_buffers
@@ -122,8 +124,9 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call):
             made = _is_made(here, node) or last_name(node.func) == "new_tensor"
             found = draw_permutation(here, node) or copy_whole(here, node) or fill_parts(here, node)
+            found = found or convert_once(here, node)
             found = found or (make_of_read(here, node) if made else None)
-            if found is None and _is_told_within(here, node):
+            if found is None and (_is_told_within(here, node) or is_converted(here, node)):
                 continue
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and not may_keep_buffers(here.flow.names, here.flow.cls):
@@ -233,10 +236,10 @@ def _of(  # noqa: PLR0911 - one case a way
     if is_number(here, data):
         return _NUMBER if _is_copied(here, made) else ""
     advice = _of_data(here, data)
-    asked = is_rare(here, code) if advice == _FILLED else _is_asked_for(here, code)
-    if advice and asked:
-        return ""
     loop = here.loop_of(code)
+    rare = loop is None and is_rare(here, code)
+    if advice and (rare if advice == _FILLED else _is_asked_for(here, code)):
+        return ""
     if advice or (loop is not None and _is_read_back(here, data)):
         return advice
     seldom = loop is not None and (_is_handed(here, code, data) or is_of_one(here, loop, code))
@@ -409,13 +412,21 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             _is_read(here, part) or here.is_tensor(part) for part in parts
         ):
             return _OF_DEVICE
-        case ast.BinOp(ast.List([_]), ast.Mult(), _):
-            return _FILLED
         case ast.List([one]) if not is_list(here, one) and (
             _COUNTS.match(here.text(one)) or not _SEVERAL.search(here.text(one))
         ):
             return _FILLED
+    if _is_repeated(data):
+        return _FILLED
     return _BUFFER if is_constant(here, data) else ""
+
+
+def _is_repeated(data: ast.expr) -> bool:
+    """Tell whether a list holds one number several times: ``[x] * n``, ``[x for _ in rows]``."""
+    match data:
+        case ast.BinOp(ast.List([_]), ast.Mult(), _):
+            return True
+    return isinstance(data, ast.ListComp) and same_in_all(data) is not None
 
 
 def _is_made_of_numbers(here: Surroundings, name: str) -> bool:

@@ -37,6 +37,7 @@ _ROOM = 74
 _SHOWS = operators.VIEWS | {Op.CAST, Op.GETITEM, Op.PHI, "to", "float", "expand"}
 """What may give the tensor itself, or a part of it."""
 _MAKES = frozenset({"torch.tensor", "torch.as_tensor"})
+_OF_TYPE = frozenset({"torch.FloatTensor", "torch.LongTensor", "torch.Tensor"})
 _MOVES = operators.TO_DEVICE | {"float", "half", "int", "long", "bool", "to", "type"}
 _ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
@@ -79,6 +80,10 @@ def _is_kept(here: Surroundings, start: ast.FunctionDef, code: ast.Call, made: a
         case ast.Call(ast.Attribute(ast.Name(), "new_tensor"), [numbers], words):
             known = here.flow.names.imports.get("torch") == "torch"
             known &= all(word.arg == "device" for word in words)
+        case ast.Call(function, [ast.List() as numbers], []) if (
+            here.flow.names.dotted(function) in _OF_TYPE
+        ):
+            known = _is_written_out(numbers)
         case ast.Call(function, [numbers], words):
             known = here.flow.names.dotted(function) in _MAKES
             dtypes = [here.text(w.value) for w in words if w.arg == "dtype"]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.made.numbers import Made, OtherSourceError, proofs_of
 from npufix.rewriters.edit.statements.host.of_host import is_of_layer
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import root_name
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def find_range_indexes(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Subscript(ast.Name() | ast.Attribute() as owner, ast.Tuple(indexes)):
                 yield from _indexes(here, owner, indexes)
+                yield from _of_arrays(here, node, owner, indexes)
             case ast.Assign([ast.Name(name)], value):
                 yield from _named_indexes(here, name, value)
 
@@ -56,6 +59,29 @@ def _indexes(
         if numbers is not None:  # of ``range`` all are integers of Python
             text = f"torch.arange({numbers}, {device})"
             yield _placed(here, code, owner, Change(here.span(code), text), text, Made(here))
+
+
+def _of_arrays(
+    here: Surroundings, picked: ast.Subscript, owner: ast.expr, indexes: Sequence[ast.expr]
+) -> Iterator[Proposal]:
+    """Yield ``torch.arange(n)`` of ``x[np.arange(n), best]``, where ``x`` is a tensor.
+
+    So it is where what is picked of it is used as one: ``x[np.arange(n), best].unsqueeze(1)``.
+    """
+    used = here.parents.get(id(picked))
+    called = isinstance(used, ast.Attribute) and isinstance(here.parents.get(id(used)), ast.Call)
+    sure = called and isinstance(used, ast.Attribute) and used.attr in operators.OF_TENSORS_ONLY
+    if not here.imports_torch or not (sure or here.is_tensor(owner)):
+        return
+    for code in indexes:
+        match code:
+            case ast.Call(function, [_, *_] as given, []) if (
+                here.flow.names.dotted(function) == "numpy.arange"
+            ):
+                numbers = ", ".join(map(here.text, given))
+                text = f"torch.arange({numbers}, device={here.text(owner)}.device)"
+                found = _placed(here, code, owner, Change(here.span(code), text), text, Made(here))
+                yield replace(found, proven=found.proven | {"is-device"})
 
 
 def _made_beside(here: Surroundings, code: ast.Call, owner: ast.expr) -> Iterator[Proposal]:
