@@ -33,6 +33,7 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.rows.adding import add_to_picked, adds_to_picked
 from npufix.rewriters.edit.loops.rows.domains import list_other_rows
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
@@ -69,6 +70,7 @@ class Body:
         self.facts = facts
         self.of = Expressions(domain, facts)
         self.of.measured = frozenset(list_measured(code))
+        self.code = code
         self.kept: list[ast.stmt] = []
         """Statements about numbers of the host that stay in a loop of their own."""
         self.bound: set[str] = set()
@@ -393,8 +395,19 @@ class Body:
         self.of.carrier = base
         value = self.of.read(code)
         self.of.expected = self.of.carrier = None
-        self.of.indexer.require_own_rows(items)
+        added = adds_to_picked(self.of, self.code, (base, items), op)
+        if not added:
+            self.of.indexer.require_own_rows(items)
         self._require_tensor(base, target)
+        if added and (value.kind is not Kind.SAME or value.rank == 0):
+            new = self.fit(value, place, own, base)
+            if isinstance(op, ast.Sub):
+                new = ast.UnaryOp(ast.USub(), new)
+            is_number = value.kind is Kind.SAME
+            yield add_to_picked(self.of, base, place, new, is_number=is_number)
+            return
+        if added:
+            raise CannotBatchError(OTHER_ROUND)
         if place.ragged:
             if op is not None:
                 raise CannotBatchError(LENGTHS)
