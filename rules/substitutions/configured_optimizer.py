@@ -116,12 +116,12 @@ ADAMW = Condition(
     unknown,
 )
 _APEX = """
-from apex.optimizers import FusedAdam, FusedSGD
+from apex.optimizers import FusedAdam
 
 
 def build(name, params, lr):
     if name == "sgd":
-        return FusedSGD(params, lr=lr, momentum=0.9)
+        return torch.optim.SGD(params, lr=lr, momentum=0.9, fused=True)
     return FusedAdam(params, lr=lr, weight_decay=0.1)
 """
 _LISTED = """

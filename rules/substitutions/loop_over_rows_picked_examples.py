@@ -79,7 +79,11 @@ def spread(poses: torch.Tensor, counts: list, views: int):
         """
 def spread(poses: torch.Tensor, counts: list, views: int):
     poses = poses.view(views, 1, 4, 4)
-    return poses[:len(counts)].repeat_interleave(torch.as_tensor(counts, device=poses.device), dim=0).flatten(0, 1)
+    return (
+        poses[:len(counts)]
+        .repeat_interleave(torch.as_tensor(counts, device=poses.device), dim=0)
+        .flatten(0, 1)
+    )
 """,
     ),
     Rewritten(
@@ -91,7 +95,9 @@ def spread(poses: torch.Tensor, counts: list):
         """
 def spread(poses: torch.Tensor, counts: list):
     poses = poses.view(-1, 3, 4)
-    return poses[:len(counts)].repeat_interleave(torch.as_tensor(counts, device=poses.device), dim=0)
+    return poses[:len(counts)].repeat_interleave(
+        torch.as_tensor(counts, device=poses.device), dim=0
+    )
 """,
     ),
 )

@@ -395,19 +395,12 @@ class Body:
         self.of.carrier = base
         value = self.of.read(code)
         self.of.expected = self.of.carrier = None
-        added = adds_to_picked(self.of, self.code, (base, items), op)
-        if not added:
-            self.of.indexer.require_own_rows(items)
-        self._require_tensor(base, target)
-        if added and (value.kind is not Kind.SAME or value.rank == 0):
-            new = self.fit(value, place, own, base)
-            if isinstance(op, ast.Sub):
-                new = ast.UnaryOp(ast.USub(), new)
-            is_number = value.kind is Kind.SAME
-            yield add_to_picked(self.of, base, place, new, is_number=is_number)
+        if adds_to_picked(self, base, items, op):
+            self._require_tensor(base, target)
+            yield add_to_picked(self, base, place, value, op)
             return
-        if added:
-            raise CannotBatchError(OTHER_ROUND)
+        self.of.indexer.require_own_rows(items)
+        self._require_tensor(base, target)
         if place.ragged:
             if op is not None:
                 raise CannotBatchError(LENGTHS)

@@ -23,16 +23,11 @@ _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _OF_CUDA = "apex.optimizers.F"
 _OF_APEX = {
-    "apex.optimizers.FusedAdam": "NpuFusedAdamW (NpuFusedAdam where adam_w_mode=False is given)",
+    "apex.optimizers.FusedAdam": "NpuFusedAdamW",
     "apex.optimizers.FusedLAMB": "NpuFusedLamb",
     "apex.optimizers.FusedSGD": "NpuFusedSGD",
 }
 """What NVIDIA's apex fuses, and the class of torch_npu.optim."""
-_SAY_APEX = (
-    "NVIDIA's apex has kernels for CUDA alone: torch_npu.optim.{0} takes the same groups; write "
-    "its weight_decay out, whose default is 0 in apex. It wants float32 or float16 parameters, a "
-    "gradient for each of them in every step, and zero_grad() without set_to_none=True"
-)
 _FUSES = re.compile(r"(use_|is_|can_)?fused(_(adam\w*|optim\w*|available|supported))?")
 """Says that an optimizer is fused, and not ``use_fused_attn`` or ``unfused``."""
 _FUSED = re.compile(r"\bfused\b")
@@ -71,7 +66,7 @@ def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
             yield from _also_on_npu(here, node)
         if isinstance(node, ast.Call):
             if (fused := _OF_APEX.get(here.dotted(node.func) or "")) and not _has_own(here):
-                yield Proposal(node, _SAY_APEX.format(fused))
+                yield Proposal(node, _say_apex(fused))
             named = {k.arg: k.value for k in node.keywords}
             if named.keys() & DECIDED:
                 continue
@@ -293,6 +288,15 @@ def _empties_gradients(here: Surroundings) -> bool:
         and last_name(n.func) == "zero_grad"
         and any(k.arg == "set_to_none" and ast.unparse(k.value) == "True" for k in n.keywords)
         for n in (walk(tree) if tree else ())
+    )
+
+
+def _say_apex(kind: str) -> str:
+    return (
+        f"what apex of NVIDIA fuses runs on CUDA alone: torch_npu.optim.{kind} takes the same "
+        "groups (NpuFusedAdam for adam_w_mode=False); write weight_decay out, whose default is 0 "
+        "in apex. It wants float32 or float16 parameters, a gradient for each of them in every "
+        "step, and zero_grad() without set_to_none=True"
     )
 
 
