@@ -28,6 +28,14 @@ def running(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, n: int):
         z[i] = out[x[i]]
     return out
 """,
+    # lists of rows, of several lengths
+    """
+def pool(h: torch.Tensor, ends: torch.Tensor):
+    rows = [list(range(ends[0]))]
+    for i in range(2, len(ends), 2):
+        rows.append(list(range(ends[i - 1], ends[i])))
+    return torch.cat([h[i,].sum(0, keepdim=True) for i in rows])
+""",
     # each matrix as often as a number says, by views that could be of other shapes
     """
 def wide(x: torch.Tensor, counts: list):
