@@ -6,6 +6,7 @@ import ast
 import copy
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.adding import add_to_picked, adds_to_picked
 from npufix.rewriters.edit.loops.choosing import (
     BRANCH,
     choose,
@@ -33,7 +34,6 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
-from npufix.rewriters.edit.loops.rows.adding import add_to_picked, adds_to_picked
 from npufix.rewriters.edit.loops.rows.domains import list_other_rows
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
