@@ -38,9 +38,9 @@ from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
-from npufix.rewriters.graph.modules.asking import Neighbours
-from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
+from npufix.rewriters.graph.modules.names import FunctionNode, source_lines
 from npufix.rewriters.graph.modules.scopes import MODULE, top_level
+from npufix.rewriters.graph.modules.stars import read_names
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
@@ -98,7 +98,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     if not may_have_sites(source):
         return
     tree = ast.parse(source)
-    names = module_names(tree, Neighbours.of(neighbour))
+    names = read_names(tree, neighbour)
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
         # Code for another library with functions of the same names, or a configuration.
         rules = [rule for rule in rules if rule.search in OF_CONFIGURATIONS]

@@ -16,8 +16,9 @@ from npufix.rewriters.facts.chosen import is_reference
 from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
-from npufix.rewriters.graph.modules.names import FunctionNode, module_names
+from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes, top_level
+from npufix.rewriters.graph.modules.stars import read_names
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.off_limits import off_limits
 from npufix.rewriters.write.user_error import UserError
@@ -84,7 +85,7 @@ def explain(
     ]
     asked = [s for s in found.sites if _is_at(s, lines)] if len(lines) == 1 else []
     left_out = _say_left_out(asked)
-    names = module_names(tree, file.neighbour)
+    names = read_names(tree, file.neighbour)
     left = [r for r in wanted if r.id not in {m.rule for m in here}]
     hidden = [site for site, _ in found.hidden]
     known = {(s.rule.id, s.line) for s in (*found.sites, *hidden)}

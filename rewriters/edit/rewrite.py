@@ -24,6 +24,7 @@ from npufix.rewriters.edit.wording import Wording
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
 from npufix.rewriters.graph.modules.scopes import MODULE, Scope, scopes, top_level
+from npufix.rewriters.graph.modules.stars import read_names
 from npufix.rewriters.graph.modules.syntax import list_stored_names, walk
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.matching import find, pattern_of
@@ -316,7 +317,7 @@ def _name_operand(
     bare = replace(around, spelled=replace(around.spelled, imports=()))
     source, _ = bare.module(bare.spliced(naming), guarded=False)
     tree = ast.parse(source)
-    names = module_names(tree, flow.names.neighbour)
+    names = read_names(tree, flow.names.neighbour)
     wanted = flow.scope or Scope(flow.function, flow.cls)
     (scope,) = (
         s for s in scopes(tree) if (s.qualname, s.number) == (wanted.qualname, wanted.number)

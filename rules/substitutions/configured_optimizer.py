@@ -13,7 +13,8 @@ Safety: ``fused=True`` changes the order of roundings alone. It is an error besi
 ``capturable`` or ``differentiable`` (condition ``fused-undecided``); torch_npu ignores what a
 GradScaler tells it (``no-grad-scaler``); torch has no other fused optimizer for the NPU
 (``adamw-alone``); and it wants parameters that are on the NPU already
-(``parameters-on-npu``), as they are where mmengine and the Trainer make it. Adam and SGD have no
+(``parameters-on-npu``), as they are where mmengine and the Trainer make it. What NVIDIA's apex
+fuses runs on CUDA alone: the class of torch_npu.optim that updates so is named. Adam and SGD have no
 fused form of torch on the NPU: torch_npu.optim.NpuFusedAdam and NpuFusedSGD are named instead, with
 the conditions of rule fused-optimizer. Measure those: DenseTNT lost 10 % with NpuFusedAdam.
 
@@ -114,6 +115,15 @@ ADAMW = Condition(
     "what gets the setting is torch.optim.AdamW: Adam and SGD of torch are not fused on the NPU",
     unknown,
 )
+_APEX = """
+from apex.optimizers import FusedAdam
+
+
+def build(name, params, lr):
+    if name == "sgd":
+        return torch.optim.SGD(params, lr=lr, momentum=0.9, fused=True)
+    return FusedAdam(params, lr=lr, weight_decay=0.1)
+"""
 _LISTED = """
 import torch
 from .novograd import Novograd
@@ -288,6 +298,7 @@ def build(name, params, settings):
         ),
         Rewritten(_BY_NAME, _BY_NAME),
         Rewritten(_LISTED, _LISTED),
+        Rewritten(_APEX, _APEX),
         Rewritten(
             """
 def build(groups, lr, device_type):

@@ -118,6 +118,17 @@ import xformers.ops as xops
 def attend(q, k, v):
     return xops.memory_efficient_attention(q, k, v, xops.LowerTriangularMask())
 """
+_ADDED = """
+import xformers.ops as xops
+
+
+def attend(q, k, v, hidden=None):
+    bias = None
+    if hidden is not None:
+        bias = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
+        bias.masked_fill_(hidden, float("-inf"))
+    return xops.memory_efficient_attention(q, k, v, attn_bias=bias)
+"""
 _BLOCKS = """
 import xformers.ops as xops
 
@@ -314,5 +325,6 @@ def attend(q, kv, starts, longest):
             ),
         ),
         Rewritten(_BLOCKS, _BLOCKS),
+        Rewritten(_ADDED, _ADDED),
     ),
 )

@@ -58,6 +58,7 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Substitution
 from npufix.rules.substitutions.loop_over_rows_examples import REWRITTEN, VALID
+from npufix.rules.substitutions.loop_over_rows_picked_examples import PICKED, PICKED_VALID
 
 if TYPE_CHECKING:
     import torch
@@ -246,6 +247,6 @@ RULE = Substitution(
     passes=(2, 2),
     requires="torch_npu>=2.1",
     search="loops",
-    valid=VALID,
-    rewritten=REWRITTEN,
+    valid=(*VALID, *PICKED_VALID),
+    rewritten=(*REWRITTEN, *PICKED),
 )

@@ -39,7 +39,7 @@ UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
 OF_HOST = "it picks from a table of the host, which takes no index of the device"
-_VECTORS = frozenset({"argsort", "flatten", "nonzero", "ravel", "reshape", "view"})
+_VECTORS = frozenset({"argsort", "flatten", "list", "nonzero", "ravel", "reshape", "view"})
 _OF_LISTS = re.compile(
     r"ListComp\(elt=(List\(|Tuple\(|ListComp|Call\(func=Name\(id='(list|tuple)')"
 )
@@ -435,7 +435,7 @@ class Indexer:
                 case ast.Call(ast.Attribute(owner, "append"), [put]) if ast.unparse(owner) == text:
                     is_filled = True
                     match put:
-                        case ast.Call(ast.Attribute(_, made)) if made in _VECTORS:
+                        case ast.Call(ast.Attribute(_, made) | ast.Name(made)) if made in _VECTORS:
                             return True
         if is_empty and not is_filled:
             return True  # ``places = []``, or what another function has put into such a list

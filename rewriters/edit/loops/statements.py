@@ -6,6 +6,7 @@ import ast
 import copy
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.adding import add_to_picked, adds_to_picked
 from npufix.rewriters.edit.loops.choosing import (
     BRANCH,
     choose,
@@ -69,6 +70,7 @@ class Body:
         self.facts = facts
         self.of = Expressions(domain, facts)
         self.of.measured = frozenset(list_measured(code))
+        self.code = code
         self.kept: list[ast.stmt] = []
         """Statements about numbers of the host that stay in a loop of their own."""
         self.bound: set[str] = set()
@@ -393,6 +395,10 @@ class Body:
         self.of.carrier = base
         value = self.of.read(code)
         self.of.expected = self.of.carrier = None
+        if adds_to_picked(self, base, items, op):
+            self._require_tensor(base, target)
+            yield add_to_picked(self, base, place, value, op)
+            return
         self.of.indexer.require_own_rows(items)
         self._require_tensor(base, target)
         if place.ragged:

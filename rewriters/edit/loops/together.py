@@ -295,7 +295,7 @@ class Together:
     def repeated(self, code: ast.Call, op: str) -> Value:
         """Return ``x[i].expand(n[i], -1)`` or ``x[i:i+1].repeat(n[i], 1)`` of all rounds joined."""
         of = self.of
-        owner = code.func.value if isinstance(code.func, ast.Attribute) else code
+        owner = given = code.func.value if isinstance(code.func, ast.Attribute) else code
         sizes = code.args[0].elts if isinstance(code.args[0], ast.Tuple) else code.args
         rest = [integer(size) for size in sizes[1:]]
         if any(n != operators.REPEATING[op] for n in rest) or code.keywords or not rest:
@@ -305,7 +305,9 @@ class Together:
                 upper is not None and ast.unparse(upper) == f"{low} + 1"
             ):
                 owner = ast.Subscript(base, row, ast.Load())
-            case ast.Call(ast.Attribute(single, "unsqueeze"), [ast.Constant(0)]):
+            case ast.Call(ast.Attribute(single, "unsqueeze"), [ast.Constant(0)]) | ast.Subscript(
+                single, ast.Constant(None)
+            ):
                 owner = single
             case _:
                 pass
@@ -316,14 +318,18 @@ class Together:
         value = of.aligner.tensor(value)
         if value.kind is not Kind.ROWS:
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        if value.axis or of.facts.assume(value.rank, len(rest), value.asked) != len(rest):
+        rank = of.facts.assume(value.rank, len(rest), value.asked)
+        several = rank == len(sizes) and op == "repeat" and owner is given
+        if value.axis or not (several or rank == len(rest)):
             raise CannotBatchError(UNKNOWN_DIMENSION)
         how_often = self._counts(sizes[0], value)
         words = [ast.keyword("dim", ast.Constant(0))]
         made = ast.Call(
             ast.Attribute(value.code, "repeat_interleave", ast.Load()), [how_often], words
         )
-        return Value(Kind.REPEATED, made, len(rest) + 1, fresh=True)
+        if several:  # ``x[i].repeat(n[i], 1)`` of matrices: all of their rows, as often as that
+            made = method(made, "flatten", 0, 1)
+        return Value(Kind.REPEATED, made, len(sizes), fresh=True)
 
     def _counts(self, code: ast.expr, rows: Value) -> ast.expr:
         """Return ``max(int(n[i]), 0)`` of all rounds as a vector of integers."""

@@ -198,7 +198,8 @@ def _answer_parsed(text: str, kind: str, name: str) -> object:
     if kind == NAMES:  # all else that ``ModuleNames`` holds beside the code
         shared = sorted(known.assigned["global"])
         single = [sorted(names) for names in (known.overridden, known.unsure)]
-        return [sorted(known.imports.items()), sorted(known.relative.items()), single, shared]
+        taken = [sorted(known.imports.items()), sorted(known.relative.items()), [*known.starred]]
+        return [*taken, single, shared]
     node = (known.functions if kind == FUNCTION else known.classes).get(name)
     if node is None:
         return None

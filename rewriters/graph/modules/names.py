@@ -49,6 +49,8 @@ class ModuleNames:
     """Every name that the top level of the module gives a meaning."""
     unsure: frozenset[str] = field(default=frozenset())
     """Names that it binds more than once: which of the meanings counts is not known."""
+    starred: Sequence[str] = ()
+    """Modules that it takes all names of, ``from .layers import *``, in their order."""
     home: str = ""
     """The module itself, as the file that is looked at would import it; empty for that file."""
     neighbour: Callable[[str], str | None] | None = None
@@ -233,11 +235,13 @@ def module_names(
     functions: dict[str, FunctionNode] = {}
     classes: dict[str, ast.ClassDef] = {}
     times: Counter[str] = Counter()
+    starred: list[str] = []
     outermost = {id(node) for node in tree.body}
     for node in _top_level(tree.body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             level = getattr(node, "level", 0)
-            (relative if level else imports).update(list_imported_names(node))
+            (relative if level else imports).update(given := list_imported_names(node))
+            starred += [given["*"][:-1].rstrip(".") or "."] if "*" in given else []
         elif isinstance(node, FunctionNode):
             functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
@@ -259,6 +263,7 @@ def module_names(
         relative=relative,
         bound=frozenset(times),
         unsure=unsure,
+        starred=starred,
         neighbour=neighbour,
         tree=tree,
     )

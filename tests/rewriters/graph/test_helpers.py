@@ -57,6 +57,7 @@ def package(tmp_path: Path) -> Path:
         (folder / "__init__.py").touch()
     (root / "one" / "library.py").write_text(LIBRARY)
     (root / "one" / "squares.py").write_text(SQUARES)
+    (root / "one" / "everything.py").write_text("from .library import *\n")
     (tmp_path / "outside.py").write_text(SQUARES)
     return root
 
@@ -75,7 +76,8 @@ def found_in(package: Path, imports: str, body: str) -> list[Site]:
 @pytest.mark.parametrize(
     "imports",
     ["from ..one.library import mean_square", "from package.one.library import mean_square",
-     "from ..one.library import other, mean_square"],
+     "from ..one.library import other, mean_square", "from ..one.library import *",
+     "from ..one.everything import *\nfrom math import *"],
 )  # fmt: skip
 def test_a_helper_of_a_neighbouring_module_is_read(package: Path, imports: str) -> None:
     body = "def f(x, w, eps):\n" + NORM.format("mean_square(x)")
@@ -116,6 +118,9 @@ def test_a_helper_behind_the_name_of_its_module_is_read(
         "another package": ("from outside import squared as mean_square", ""),
         "not there": ("from ..one.missing import mean_square", ""),
         "a module": ("from . import mean_square", ""),
+        "behind what nobody knows": ("from ..one.library import *\nfrom fast import *", ""),
+        "a star in front of its own": ("from ..one.library import *",
+                                       "def mean_square(x):\n    return x\n"),
     }.values(),
 )  # fmt: skip
 def test_what_may_be_another_function_is_a_call(package: Path, imports: str, before: str) -> None:

@@ -48,6 +48,13 @@ _BLOCKS = (
     "actual_seq_kvlen=list(itertools.accumulate(kv_seqlen))"
 )
 """For ``BlockDiagonalMask.from_seqlens(q_seqlen, kv_seqlen)`` of xformers."""
+_ADDED = (
+    "torch_npu.npu_fusion_attention(q * q.shape[-1] ** -0.5, k, v, q.shape[2], 'BSND', "
+    "pse=attn_bias)[0], a bias of (batch or 1, heads, queries, keys) in the dtype of q, which the "
+    "kernel adds before it multiplies by a scale; with dropout keep_prob=1 - p. One that is 0 and "
+    "-inf is better told as atten_mask, a mask that is True where the bias is -inf"
+)
+"""For a bias of xformers that is a tensor."""
 _ATTENTIONS = re.compile(
     r"(flash_attn|flash_attention|flash_attn_interface)\."
     r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(qkvpacked_|kvpacked_)?func"
@@ -97,6 +104,8 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
             continue
         if of_xformers and (form := _form_of_xformers(here, node)):
             yield _of_xformers(here, node, form)
+        elif of_xformers and _adds_tensor(here, node):
+            yield Proposal(node, _ADDED)
         words = {k.arg for k in node.keywords if not _is_setting_of_probabilities(k)}
         if (found and "block_table" in words) or _CACHED.fullmatch(called):
             yield Proposal(node, _ROWS_OF_CACHE if found else _OF_CACHE)
@@ -140,6 +149,20 @@ def _form_of_xformers(here: Surroundings, call: ast.Call) -> str:
     if not given or re.fullmatch(r"None|[\w.]*\bLowerTriangularMask\(\)", here.text(given[0])):
         return _DENSE  # which says what a causal call takes
     return _BLOCKS if "BlockDiagonal" in here.text(here.flow.function) else ""
+
+
+def _adds_tensor(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether the bias of xformers is a tensor, or is one where it is not ``None``."""
+    given = [k.value for k in call.keywords if k.arg == "attn_bias"] or call.args[3:4]
+    if not given or not isinstance(given[0], ast.Name):
+        return bool(given) and here.is_tensor(given[0]) is True
+    made = [
+        node.value
+        for node in here.nodes
+        if isinstance(node, ast.Assign) and here.text(node.targets[0]) == given[0].id
+    ]
+    others = [value for value in made if here.text(value) != "None"]
+    return bool(others) and all(here.is_tensor(value) is True for value in others)
 
 
 def _takes_parts(here: Surroundings, call: ast.Call) -> bool:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _OF_CUDA = "apex.optimizers.F"
+_OF_APEX = {
+    "apex.optimizers.FusedAdam": "NpuFusedAdamW",
+    "apex.optimizers.FusedLAMB": "NpuFusedLamb",
+    "apex.optimizers.FusedSGD": "NpuFusedSGD",
+}
+"""What NVIDIA's apex fuses, and the class of torch_npu.optim."""
 _FUSES = re.compile(r"(use_|is_|can_)?fused(_(adam\w*|optim\w*|available|supported))?")
 """Says that an optimizer is fused, and not ``use_fused_attn`` or ``unfused``."""
 _FUSED = re.compile(r"\bfused\b")
@@ -59,6 +65,8 @@ def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Compare) and _decides_on_fusing(here, node):
             yield from _also_on_npu(here, node)
         if isinstance(node, ast.Call):
+            if (fused := _OF_APEX.get(here.dotted(node.func) or "")) and not _has_own(here):
+                yield Proposal(node, _say_apex(fused))
             named = {k.arg: k.value for k in node.keywords}
             if named.keys() & DECIDED:
                 continue
@@ -238,6 +246,12 @@ def _is_first_with_settings(here: Surroundings, call: ast.Call) -> bool:
     return first is call and not adamw
 
 
+def _has_own(here: Surroundings) -> bool:
+    """Tell whether another branch updates with an Adam of torch, which the NPU runs."""
+    called = {here.dotted(n.func) for n in here.nodes if isinstance(n, ast.Call)}
+    return not called.isdisjoint({_ADAMW, "torch.optim.Adam"})
+
+
 def _is_one_of_many(here: Surroundings, call: ast.Call) -> bool:
     """Tell whether a comprehension makes an optimizer for each of several models."""
     return any(isinstance(outer, COMPREHENSIONS) for outer in here.around(call))
@@ -274,6 +288,15 @@ def _empties_gradients(here: Surroundings) -> bool:
         and last_name(n.func) == "zero_grad"
         and any(k.arg == "set_to_none" and ast.unparse(k.value) == "True" for k in n.keywords)
         for n in (walk(tree) if tree else ())
+    )
+
+
+def _say_apex(kind: str) -> str:
+    return (
+        f"what apex of NVIDIA fuses runs on CUDA alone: torch_npu.optim.{kind} takes the same "
+        "groups (NpuFusedAdam for adam_w_mode=False); write weight_decay out, whose default is 0 "
+        "in apex. It wants float32 or float16 parameters, a gradient for each of them in every "
+        "step, and zero_grad() without set_to_none=True"
     )
 
 

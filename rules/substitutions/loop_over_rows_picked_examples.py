@@ -1,0 +1,111 @@
+"""Examples of rule loop-over-rows: rows that are added to, or repeated, as tensors say."""
+
+from __future__ import annotations
+
+from npufix.rules.substitution import Rewritten
+
+PICKED_VALID = (
+    # what is read in between, what is not added, and what a row decides
+    """
+def shares(x: torch.Tensor, y: torch.Tensor, n: int):
+    out = torch.zeros(n, 4)
+    for i in range(x.shape[0]):
+        out[x[i]] += y[i, 0] / out.sum()
+    return out
+""",
+    """
+def products(x: torch.Tensor, y: torch.Tensor, n: int):
+    out = torch.ones(n)
+    for i in range(x.shape[0]):
+        out[x[i]] *= y[i]
+    return out
+""",
+    """
+def running(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, n: int):
+    out = torch.ones(n)
+    for i in range(x.shape[0]):
+        out[x[i]] += y[i]
+        z[i] = out[x[i]]
+    return out
+""",
+    # lists of rows, of several lengths
+    """
+def pool(h: torch.Tensor, ends: torch.Tensor):
+    rows = [list(range(ends[0]))]
+    for i in range(2, len(ends), 2):
+        rows.append(list(range(ends[i - 1], ends[i])))
+    return torch.cat([h[i,].sum(0, keepdim=True) for i in rows])
+""",
+    # each matrix as often as a number says, by views that could be of other shapes
+    """
+def wide(x: torch.Tensor, counts: list):
+    x = x.view(-1, 3, 4, 2)
+    return torch.cat([x[i].expand(n, -1, -1) for i, n in enumerate(counts)])
+""",
+)
+PICKED = (
+    Rewritten(
+        """
+def count(classes: torch.Tensor, n: int):
+    out = torch.zeros(n, device=classes.device)
+    for c in classes:
+        out[int(c)] += 1
+    return out
+""",
+        """
+def count(classes: torch.Tensor, n: int):
+    out = torch.zeros(n, device=classes.device)
+    out.index_put_(
+        (classes.long(),),
+        torch.full((), 1, dtype=out.dtype, device=out.device),
+        accumulate=True,
+    )
+    return out
+""",
+    ),
+    Rewritten(
+        """
+def gather(place: torch.Tensor, x: torch.Tensor, n: int):
+    out = torch.zeros(n)
+    for i, c in zip(place, x):
+        out[i] -= c
+    return out
+""",
+        """
+def gather(place: torch.Tensor, x: torch.Tensor, n: int):
+    out = torch.zeros(n)
+    out.index_put_((place.to(out.device),), (-x).to(out), accumulate=True)
+    return out
+""",
+    ),
+    Rewritten(
+        """
+def spread(poses: torch.Tensor, counts: list, views: int):
+    poses = poses.view(views, 1, 4, 4)
+    return torch.cat([poses[i].repeat(n, 1, 1) for i, n in enumerate(counts)])
+""",
+        """
+def spread(poses: torch.Tensor, counts: list, views: int):
+    poses = poses.view(views, 1, 4, 4)
+    return (
+        poses[:len(counts)]
+        .repeat_interleave(torch.as_tensor(counts, device=poses.device), dim=0)
+        .flatten(0, 1)
+    )
+""",
+    ),
+    Rewritten(
+        """
+def spread(poses: torch.Tensor, counts: list):
+    poses = poses.view(-1, 3, 4)
+    return torch.cat([poses[i][None].repeat(n, 1, 1) for i, n in enumerate(counts)])
+""",
+        """
+def spread(poses: torch.Tensor, counts: list):
+    poses = poses.view(-1, 3, 4)
+    return poses[:len(counts)].repeat_interleave(
+        torch.as_tensor(counts, device=poses.device), dim=0
+    )
+""",
+    ),
+)
