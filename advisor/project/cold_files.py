@@ -32,6 +32,7 @@ _FILES = re.compile(
     r"|(data_)?preprocess(ing|or)?(_utils?)?|(.*_)?calibrat(e|ion|or)(_.*)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|(.*_)?transfer_(dock|queue)(_.*)?"  # what processes hand to each other
+    r"|(.*_)?(interpret(ability|ation)|explain(ability|ers?))(_.*)?"
     r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"
     r"|(.*_)?metrics?(_(log(s|ging|gers?)|track(ing|ers?)|utils?))?|(.*_)?accuracy(_.*)?|fid(_.*)?|(.*_)?inception_?score(_.*)?|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"

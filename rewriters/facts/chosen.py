@@ -57,6 +57,11 @@ _MOST_HELPERS = 8
 _FALLS_BACK = frozenset({"native", "naive", "pytorch", "torch", "python", "fallback"})
 
 
+_ROUNDS = re.compile(r"(^|_)(loop(ed)?|sequential|serial|iterative)(?=_|$)")
+_AT_ONCE = ("vectorized", "vectorised", "batched", "parallel")
+"""What stands beside ``pairs_loop_method`` where it is chosen for want of memory."""
+
+
 def is_reference(flow: FunctionFlow) -> bool:
     """Tell whether a function only shows what a kernel computes, or is there where none is.
 
@@ -64,6 +69,10 @@ def is_reference(flow: FunctionFlow) -> bool:
     """
     name = flow.function.name
     if _REFERENCE.search(name) is not None or only_shows(flow):
+        return True
+    if _ROUNDS.search(name) and any(
+        _ROUNDS.sub(rf"\1{how}", name) in flow.names.functions for how in _AT_ONCE
+    ):
         return True
     if not _falls_back(name):
         return _helps_fallbacks(flow)

@@ -84,7 +84,7 @@ _GENERATES = re.compile(
     r"(a?sync_)?generate(_(sequences|responses|rollouts|completions))?(_async)?$"
 )
 _LEARNS = re.compile(r"(?i)loss|backward|reward|log_?prob")
-_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$|GenerationMixin$")
+_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$|(GenerationMixin|TextPreprocessor)$")
 _UNIT = re.compile(r"(\w*[a-z])?Pipeline(Unit|Block|Mixin)?")
 _DONE_ONCE = frozenset(
     {

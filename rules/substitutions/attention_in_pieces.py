@@ -210,6 +210,27 @@ class Attention(nn.Module):
             scores = scores.masked_fill(mask, -1e9)
         return scores.softmax(-1) @ v
 """,
+        # the probabilities are factors of positions too, or others ask for them
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, mask):
+        scores = (q @ k.transpose(-1, -2)).masked_fill(mask, -1e9)
+        weights = self.drop(scores.softmax(-1))
+        return weights @ v + self.turned(weights) @ self.positions
+
+    def turned(self, x):
+        return F.pad(x, (0, 1)).flatten(2)
+""",
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, mask, block):
+        weights = (q @ k.transpose(-1, -2)).masked_fill(mask, -1e9).softmax(-1)
+        block.weights = weights
+        return weights @ v
+
+    def shown(self, block):
+        return block.weights
+""",
         # a loss over all classes
         """
 class Loss(nn.Module):

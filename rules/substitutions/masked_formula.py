@@ -313,6 +313,11 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(  # where nothing is counted it is divided by one, for the gradient
+            "def f(x: torch.Tensor, n: torch.Tensor):\n    m = n > 0\n    x[m] /= n[m]\n    return x\n",
+            "def f(x: torch.Tensor, n: torch.Tensor):\n    m = n > 0\n"
+            "    x.copy_(torch.where(m, x.clone() / torch.where(m, n, 1), x))\n    return x\n",
+        ),
         Rewritten(
             _ADDED,
             _ADDED.replace(

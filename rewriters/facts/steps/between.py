@@ -31,6 +31,8 @@ _LEARNS = re.compile(
 )
 """What whoever loads a model goes on with, where all of a program is one function."""
 
+_ALL = re.compile(r"_*(partial_)?fit_(transform|predict|pca|gmm|kde|kmeans|scaler)(_\w+)?")
+_DATA_SETS = re.compile(r"\b(\w+Dataset|Dataset(Dict)?|DataLoader)\b")
 _LOADER = re.compile(r"(?i)(^|_)(data_?)?loader$")
 _COMPUTES = re.compile(
     r"(?i)backward|step|train|fit|learn|loss|model|net|forward|generate|sample|update|optim|criterion"
@@ -50,6 +52,7 @@ def runs_between(flow: FunctionFlow, *, in_loop: bool) -> bool:
         or _puts_average_aside(flow)
         or _loads_itself(flow)
         or _measures_data(flow)
+        or _works_on_all(flow)
         or (in_loop and _EVALUATES.fullmatch(name) is not None)
     )
 
@@ -69,6 +72,16 @@ def _loads_itself(flow: FunctionFlow) -> bool:
         return False
     called = {last_name(n.func) for n in nodes_of(flow.function) if isinstance(n, ast.Call)}
     return not called.isdisjoint(_LOADS) and not any(map(_LEARNS.search, called))
+
+
+def _works_on_all(flow: FunctionFlow) -> bool:
+    """Tell whether a function works once on all that there is: it makes a data set, or fits one.
+
+    ``def mine_negatives(...) -> Dataset``, ``PCA.fit_transform``.
+    """
+    made = flow.function.returns
+    named = "" if made is None else ast.unparse(made)
+    return _ALL.fullmatch(flow.function.name) is not None or _DATA_SETS.search(named) is not None
 
 
 def _measures_data(flow: FunctionFlow) -> bool:

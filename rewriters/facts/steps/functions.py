@@ -385,6 +385,8 @@ def _finds_nan(test: ast.expr) -> bool:
     match test:
         case ast.BoolOp(_, values):
             return all(map(_finds_nan, values))
+        case ast.BinOp(left, ast.BitOr(), right):
+            return _finds_nan(left) and _finds_nan(right)
         case ast.UnaryOp(ast.Not(), ast.Call(func, args)):
             parts: list[ast.expr] = [func, *args]
             wanted = {"isfinite"}

@@ -72,11 +72,29 @@ def pace(function: FunctionNode, line: int) -> Pace | None:
         return Pace.BETWEEN
     steps = _find_steps(function)
     if steps is None:
-        return None
+        return Pace.AROUND if _is_beside_progress(function, line) else None
     around = [s for s in steps.every if s.body[0].lineno <= line <= (s.end_lineno or line)]
     if any(id(code) in steps.working for code in (function, *around)):
         return Pace.STEP
     return Pace.BETWEEN if around else Pace.AROUND
+
+
+_SHOWS_PROGRESS = re.compile(r"(tqdm|trange|track|progress_?bar|prange)$")
+
+
+def _is_beside_progress(function: FunctionNode, line: int) -> bool:
+    """Tell whether a line runs once for a loop so long that people are shown how far it is.
+
+    ``for start in tqdm(range(0, len(x), batch_size)):``
+    """
+    loops = [
+        n
+        for n in nodes_of(function)
+        if isinstance(n, ast.For)
+        and isinstance(n.iter, ast.Call)
+        and _SHOWS_PROGRESS.search(last_name(n.iter.func))
+    ]
+    return bool(loops) and not any(holds_line(loop.body, line) for loop in loops)
 
 
 @lru_cache(maxsize=4)

@@ -125,6 +125,12 @@ def test_the_units_of_a_pipeline_run_once_a_call(
         ("Sampler(nn.Module).reset_idx", False),
         ("FScore(torchmetrics.Metric).update", False),
         ("MetricLoss(nn.Module).update", True),
+        ("TextFeaturizer().update", False),
+        ("DataStatisticsManager().update", False),
+        ("TextPreprocessor(nn.Module).update", False),
+        ("Prompter(nn.Module).update", True),
+        ("PCA(nn.Module).fit_transform", False),
+        ("PCA(nn.Module).transform", True),
         ("BatchProto().repeat", False),
         ("Batch().repeat", True),
     ],
@@ -259,6 +265,7 @@ class Brain:
         ("rcnn_benchmark/run.py", True),
         ("hubconf.py", True),
         ("pkg/data/data_ops.py", True),
+        ("pkg/encoder/interpretability.py", True),
         ("pkg/model_repo_zh/net/1/model.py", True),
         ("pkg/model_repository/net.py", True),
         ("pkg/model_report/net.py", False),
@@ -489,6 +496,7 @@ def test_what_the_host_keeps_of_a_search_is_no_step(
     assert len(found) == count
 
 
+_TORCH = "import torch\nfrom torch import Tensor"
 _VALIDATES = (
     "def run(net, loader, opt):\n    net.{}()\n    for x in loader:\n        loss = net(x).mean()\n"
     "        {}\n        x[x > 0] = 0\n"
@@ -501,6 +509,27 @@ _VALIDATES = (
         (_VALIDATES.format("eval", "print(loss)"), False),
         (_VALIDATES.format("eval", "loss.backward()"), True),
         (_VALIDATES.format("train", "print(loss)"), True),
+        (
+            "def f(x: Tensor):\n    x[x > 0] = 0\n    for i in tqdm(range(9)):\n        x += i\n",
+            False,
+        ),
+        ("def f(x: Tensor):\n    for i in tqdm(range(9)):\n        x[x > i] = 0\n", True),
+        (
+            "def pairs(x: Tensor) -> Dataset:\n    x[x > 0] = 0\n    return Dataset(x)\n",
+            False,
+        ),
+        (
+            "def f_loop(x: Tensor):\n    x[x > 0] = 0\n\n\ndef f_vectorized(x):\n    pass\n",
+            False,
+        ),
+        (
+            "def f_loop(x: Tensor):\n    x[x > 0] = 0\n\n\ndef f(x: Tensor):\n    f_loop(x)\n",
+            True,
+        ),
+        (
+            "def f(x: Tensor):\n    if x.isnan().any() | x.isinf().any():\n        x[x > 0] = 0\n",
+            False,
+        ),
         ("class Net:\n    def get_init_states(self, x):\n        x[x > 0] = 0\n", False),
         ("class Net:\n    def get_init_mask(self, x):\n        x[x > 0] = 0\n", True),
         ("def step(x, lm):\n    y = lm.generate_sequences(x)\n    y[y > 0] = 0\n", True),
@@ -511,7 +540,7 @@ def test_what_validates_or_begins_a_stream_is_no_step(
     tmp_path: Path, text: str, *, shown: bool
 ) -> None:
     typed = text.replace(", x):", ", x: torch.Tensor):")
-    assert bool(places(scanned(tmp_path, {"a.py": f"import torch\n\n\n{typed}"}))) is shown
+    assert bool(places(scanned(tmp_path, {"a.py": f"{_TORCH}\n\n\n{typed}"}))) is shown
 
 
 @pytest.mark.parametrize(("cls", "count"), [("BeamSearch", 1), ("Head", 2)])

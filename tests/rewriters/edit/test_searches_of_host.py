@@ -251,6 +251,7 @@ def test_who_asks_for_the_host_gets_it() -> None:
         ("if self.log_now:\n            print(loss.item())", False),
         ("self.train_epoch()\n        print(loss.item())", False),
         ("print(self.state_dict['loss'].item())", False),
+        ("n = clip_grad_norm_(x, 1.0).item()\n        train_infos = {'n': n}", True),
     ],
 )
 def test_what_is_logged_stays_a_number(body: str, *, told: bool) -> None:

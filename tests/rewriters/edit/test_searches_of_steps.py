@@ -441,6 +441,17 @@ def test_different_rows_are_not_counted_as_numbers_are(given: str, *, counts: bo
     assert ("bincount" in site.problem) is counts
 
 
+@pytest.mark.parametrize(("names", "told"), [("_, y", False), ("found, y", True)])
+def test_classes_of_a_loss_are_numbered_anew(names: str, *, told: bool) -> None:
+    text = (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, kinds: torch.Tensor):\n"
+        f"        {names} = torch.unique(kinds, return_inverse=True)\n"
+        "        loss = F.cross_entropy(x, y)\n"
+        f"        return loss{' + found.sum()' * told}\n"
+    )
+    assert bool(found(text, "NPU214")) is told
+
+
 def test_rows_of_labels_need_no_places() -> None:
     text = (
         "class Loss(nn.Module):\n    def forward(self, x: torch.Tensor, kind: torch.Tensor):\n"

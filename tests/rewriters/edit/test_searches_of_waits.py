@@ -320,7 +320,13 @@ class ComputeLoss:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("train_kmeans", False), ("_wrapped_train", False), ("train_step", True)]
+    ("name", "told"),
+    [
+        ("train_kmeans", False),
+        ("_wrapped_train", False),
+        ("deparallelize", False),
+        ("train_step", True),
+    ],
 )
 def test_memory_may_be_given_back_before_all_steps(name: str, *, told: bool) -> None:
     text = f"def {name}(x, model):\n    torch.cuda.empty_cache()\n    return model(x)\n"

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.attention.biased_attention import has_bias, is_needed
+from npufix.rewriters.edit.statements.attention.biased_attention import drops, has_bias, is_needed
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.scopes import scopes
@@ -122,10 +122,26 @@ def _is_read_by_callers(here: Surroundings) -> bool:
     return False
 
 
+def _is_put_elsewhere(here: Surroundings, ways: tuple[Node, Node]) -> bool:
+    """Tell whether another object is given the probabilities, and asked for them.
+
+    ``block.attn_map = weights`` of a function that takes the place of its ``forward``.
+    """
+    stores = (u for way in ways for u in here.users(way) if u.op == Op.SETATTR)
+    names = {u.value for u in stores if u.args[0].value != "self"}
+    tree = here.flow.names.tree
+    return tree is not None and any(
+        isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and n.attr in names
+        for n in (walk(tree) if names else ())
+    )
+
+
 def _is_replaceable(here: Surroundings, weights: Node, soft: Node, product: Node) -> bool:
     """Tell whether one kernel computes a product with a softmax, and nothing else needs that."""
     values = [arg for arg in product.args if arg is not weights]
     if any(map(_is_parameter, values)) or _is_changed(weights, soft):
+        return False
+    if _is_put_elsewhere(here, (weights, soft)):
         return False
     return not _is_computed_with(here, soft, product)
 
@@ -153,17 +169,24 @@ def _is_changed(weights: Node, soft: Node) -> bool:
 
 
 def _is_computed_with(here: Surroundings, soft: Node, product: Node) -> bool:
-    """Tell whether the weights are factors of something else too: they have to be in memory."""
+    """Tell whether the weights are factors of something else too: they have to be in memory.
+
+    Perhaps by way of a method: ``torch.matmul(self._relative(weights), self.emb)``.
+    """
+    others = {e.node for op in _PRODUCTS for e in here.flow.by_operation.get(op, ())} - {product}
+    if any(soft in other.walk(lambda n: () if n is product else n.args) for other in others):
+        return True
     seen = {soft}
     todo = [soft]
     while todo:
         for user in here.users(todo.pop()):
             if user is product or user in seen:
                 continue
-            if user.op in _PRODUCTS | {"mul"}:
-                return True
+            is_dropped = drops(user)
+            if user.op in _PRODUCTS | {"mul"} or (user.op == Op.CALL and not is_dropped):
+                return True  # or handed on: ``self._by_distance(weights)``
             seen.add(user)
-            todo += [user] if user.op in _OF_WEIGHTS else []
+            todo += [user] if is_dropped or user.op in _OF_WEIGHTS else []
     return False
 
 

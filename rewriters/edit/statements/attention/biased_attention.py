@@ -64,12 +64,12 @@ def _list_way(node: Node) -> list[Node]:
     if node.op == Op.PHI:
         arms = node.args[1:]
     else:
-        arms = node.args[1:2] if _drops(node) else node.args[: node.op in _SAME_WEIGHTS]
+        arms = node.args[1:2] if drops(node) else node.args[: node.op in _SAME_WEIGHTS]
     inner = [part for arm in arms for part in _list_way(arm)]
     return [node, *inner] if inner else []
 
 
-def _drops(node: Node) -> bool:
+def drops(node: Node) -> bool:
     """Tell whether a layer drops weights: ``self.attn_drop(weights)``."""
     called = node.op == Op.CALL and "drop" in str(node.args[0].value).lower()
     return called or node.op == "module:Dropout"
@@ -120,7 +120,7 @@ def is_needed(here: Surroundings, weights: Node, product: Node) -> bool:
     readers = {user for way in ways for user in here.users(way)} - ways - {product}
     returned = {n for o in here.flow.observables if o.kind == "return" for n in _parts(o.node)}
     return bool(returned & ways) or any(
-        user.op not in _SAME_WEIGHTS | {Op.PHI, Op.STATEMENT} and not _drops(user)
+        user.op not in _SAME_WEIGHTS | {Op.PHI, Op.STATEMENT} and not drops(user)
         for user in readers
     )
 

@@ -41,7 +41,7 @@ _LOGGERS = re.compile(
 """Whose methods get what people look at: ``loss_recorder.add(loss=x)``."""
 _SUMS_UP = re.compile(r"array|f?sum|len|max|mean|median|min|std|(as_)?tensor|stack|zip|enumerate")
 _KEPT = re.compile(
-    r"(?i)(^|_)(tb|log\w*|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
+    r"(?i)(^|_)(tb|log\w*|(train(ing)?|learn(ing)?)_infos?|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
 )
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
 _ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})

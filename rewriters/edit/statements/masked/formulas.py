@@ -102,10 +102,13 @@ def _whole(
     if tells_finite(mask) or proven is None:
         raise OtherUseError
     no_gradients = here.facts(here.flow.evaluations[0]).is_without_gradients()
-    if _is_linear(parts) or no_gradients:
+    if (_is_linear(parts) and sign not in {"*", "/"}) or no_gradients:
         proven |= {"finite-outside"}
     is_own = _is_own(here, statement, target)
     filled = _filled(here, reads, parts, here.text(target.slice), name)
+    filled |= {
+        read: name for read in reads if sign == "/" and read == id(value)
+    }  # ``y[m] /= n[m]``
     copied = ""
     if not (is_own or no_gradients):
         if not _is_linear(parts):

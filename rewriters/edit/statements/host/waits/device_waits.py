@@ -41,10 +41,10 @@ _REASONED = re.compile(
 )
 """What a comment says of a wait that is there on purpose: "written on a different GPU stream"."""
 _OF_REQUEST = re.compile(
-    r"(?i)(^|_)(decode|generate|infer(ence)?|predict|recogni[sz]e|search|synthesi[sz]e"
+    r"(?i)(^|_)((de)?parallelize|decode|generate|infer(ence)?|predict|recogni[sz]e|search|synthesi[sz]e"
     r"|transcribe|translate|tts|\w+2(mel|wav))(_|$)"
 )
-"""What runs once for a text or an image: what stands beside its loops gives memory back once."""
+"""What runs once for a text, an image or a model: beside its loops memory is given back once."""
 _TRAINS_WHOLE = re.compile(
     r"(?i)(^|_)(fit|train)(?!.*(_|^)(batch|forward|iter\w*|loss|micro\w*|step)(_|$))(_|$)"
 )

@@ -130,11 +130,26 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     users = {user.op for user in here.users(found.node)}
     if users and users <= _COUNTED | _SUMS and found.node.op != "unique":
         return False  # NPU209 counts and adds up without the places
-    if _is_read(here, found.node) or _only_writes(here, found.node):
+    known = (_is_read, _only_writes, _numbers_anew)
+    if any(answers(here, found.node) for answers in known):
         return False  # the host waits for the places themselves, or a mask would not help
     loop = here.loop_of(code)
     around = "" if loop is None else here.text(loop)[:200] if isinstance(loop, ast.stmt) else ""
     return "expert" not in f"{here.flow.qualname}{around}".lower()
+
+
+def _numbers_anew(here: Surroundings, found: Node) -> bool:
+    """Tell whether values get numbers from 0 on: ``_, y = x.unique(return_inverse=True)``.
+
+    A loss of classes wants those; nothing of fixed length says them.
+    """
+    losses = (e.node for e in here.flow.by_operation.get("cross_entropy", ()))
+    classes = [loss.args[1] for loss in losses]
+    arms = [*classes, *(arm for node in classes if node.op == Op.PHI for arm in node.args)]
+    is_named = any(user.args[1].value == 0 for user in here.users(found) if user.op == Op.GETITEM)
+    return not is_named and any(
+        arm.op == Op.GETITEM and arm.args[0] is found and arm.args[1].value == 1 for arm in arms
+    )
 
 
 def _is_read(here: Surroundings, places: Node) -> bool:
