@@ -100,9 +100,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.rewriters.write.writing import write as write_files
 
-    if source is None:
-        raise _without_source(dump)
-    _say_beforehand(source)
+    source = _look_at_source(source, dump)
     configuration = common.read_configuration(
         source, rules, allow, assume=assume, everywhere=everywhere
     )
@@ -206,14 +204,22 @@ def _check_ground(settings: Settings) -> None:
         )
 
 
-def _say_beforehand(source: Path) -> None:
-    """Say what was taken back of an interrupted change, and that nothing can be verified."""
+def _look_at_source(source: Path | None, dump: Path | None) -> Path:
+    """Say what was taken back of an interrupted change, and that nothing can be verified.
+
+    Raises:
+        click.UsageError: there is no source; ``npufix patch src`` names one as a dump.
+
+    """
     from npufix.rewriters.write.recovering import recover
 
+    if source is None:
+        raise _without_source(dump)
     for said in recover(source):
         say(f"npufix: {said}")
     if find_spec("torch") is None:
         say("npufix: torch is not installed; nothing can be verified: pip install npufix[verify]")
+    return source
 
 
 def _chip(report: Report) -> str | None:

@@ -146,7 +146,8 @@ def _stalled_operators(own: pd.DataFrame, recording: Recording) -> pd.DataFrame:
         _STALLED * usual[name] <= ns
         for name, ns in zip(ops["name"], ops["duration_ns"], strict=True)
     ]
-    return ops.loc[is_stalled, _SPAN]
+    stalled: pd.DataFrame = ops.loc[is_stalled, _SPAN]
+    return stalled
 
 
 def _usual_ns(name: str, recording: Recording) -> float:

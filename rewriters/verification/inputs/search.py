@@ -94,8 +94,7 @@ _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _MOST_CHANGED = 12
-_MORE = 3
-"""Sizes that are tried from the least on."""
+_MORE = 3  # sizes that are tried from the least on
 _BOUND = 2
 """Less than any other size, and more than the one of what may be left out."""
 _LOW = (torch.float16, torch.bfloat16)

@@ -26,7 +26,7 @@ _MOST_WANTING = 200
 _MOST_ALIKE = 1000
 _MOST_KNOWN = 1500
 """Twice as many calls in succession as ever taught nothing before one that ran."""
-_NOT_TAKEN = " got an unexpected keyword argument "
+_NOT_TAKEN = re.compile(r"got an unexpected keyword argument\b")
 _MOST_NOT_TAKEN = 100
 _MOST_WIDTHS = 4
 _WIDTHS = (
@@ -89,7 +89,7 @@ class SearchResult:
         self.kinds.add(kind)
         of_tensors = lacking is not None and lacking[1] == "Tensor"
         self.alike = Counter({error: self.alike[error] + 1} if of_tensors else {})
-        self.not_taken[error] += _NOT_TAKEN in error
+        self.not_taken[error] += _NOT_TAKEN.search(error) is not None
 
     def ends(self, until: float) -> bool:
         """Say whether a search is to end.

@@ -30,7 +30,9 @@ def convert_once(here: Surroundings, code: ast.Call) -> Proposal | None:
         return None
     written = re.search(rf"\bself\.{name}{_WRITES}", "".join(here.lines))
     asked = [here.text(test) for test in here.tests_around(code)]
-    if written or any(f"self.{name}" in t and t != f"self.{name} is not None" for t in asked):
+    if written or any(
+        f"self.{name}" in t and t.split() != [f"self.{name}", "is", "not", "None"] for t in asked
+    ):
         return None
     made = here.text(code.func).removesuffix("tensor") + "as_tensor"
     change = Change(here.span(code.func), made)
