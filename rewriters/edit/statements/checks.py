@@ -25,7 +25,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     without_numbers,
 )
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, stays_anyway
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes, text_after
 from npufix.rewriters.edit.statements.selections import counts_selected
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
@@ -81,7 +81,7 @@ def _as_one(row: Sequence[Proposal]) -> Proposal:
     return replace(
         row[0],
         changes=tuple(change for one in row for change in one.changes),
-        shown="; ".join(one.shown for one in row),
+        shown="\n".join(one.shown for one in row),
         proven=frozenset.intersection(*(one.proven for one in row)),
         asked=tuple((f"{k}_{n}", code) for n, one in enumerate(row) for k, code in one.asked),
     )
@@ -317,7 +317,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         code,
         form=_FORM_ASSERT,
         changes=tuple(changes),
-        shown=f"{opening}{' and '.join(map(here.text, rest))}{closing}",
+        shown=text_after(here, code, changes),
         proven=frozenset({"is-tensor"} if sure is not None else ()),
         asked=((kind, f"lambda:{here.text(test)}"),),
     )

@@ -83,13 +83,14 @@ def move_span(place: Span, by: int) -> Span:
     return first + by, start, last + by, end
 
 
-def text_after(here: Surroundings, code: ast.expr, changes: Sequence[Change]) -> str:
+def text_after(here: Surroundings, code: ast.expr | ast.stmt, changes: Sequence[Change]) -> str:
     """Return the text of an expression with those changes that are within its lines."""
     first, start, until, stop = here.span(code)
     own = [c for c in changes if first <= c.span[0] and c.span[2] <= until]
     lines = here.lines[first - 1 : until]
     text = apply_changes(lines, [replace(c, span=move_span(c.span, 1 - first)) for c in own])
-    return text[start : len(text) - len(lines[-1]) + stop]
+    indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+    return text[start : len(text) - len(lines[-1]) + stop].replace(f"\n{indent}", "\n")
 
 
 def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change | None:
