@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.expressions import ExpressionReader
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.graph.state import State
+
+
+_SHOWS_PROGRESS = re.compile(r"(^|\.)(tqdm|track|progress_bar)$")
 
 
 class Statements(Protocol):
@@ -220,10 +224,30 @@ class BlockReader:
 
 def _find_counter(target: ast.expr, items: Node) -> str:
     """Return the name that counts the rounds of a loop, "" if none does."""
-    match items.op, target:
-        case ("py:range", ast.Name(name)) | ("py:enumerate", ast.Tuple([ast.Name(name), _])):
+    match target:
+        case ast.Name(name) if _counts(items):
+            return name
+        case ast.Tuple([ast.Name(name), _]) if items.op == "py:enumerate":
             return name
     return ""
+
+
+def _counts(items: Node) -> bool:
+    """Tell whether all items are those of a range, in whatever order: ``tqdm(list(range(n)))``."""
+    args = items.args
+    match items.op:
+        case "py:range":
+            return True
+        case "py:list" | "py:tuple" | "py:reversed" | "py:sorted":
+            return len(args) == 1 and _counts(args[0])
+        case Op.GETITEM:
+            return args[1].op == Op.SLICE and _counts(args[0])
+        case Op.PHI:
+            return all(map(_counts, args[1:]))
+        case Op.CALL:
+            shown = _SHOWS_PROGRESS.search(str(args[0].value)) is not None
+            return shown and len(args) > 1 and _counts(args[1])
+    return False
 
 
 def list_assigned_in(body: list[ast.stmt]) -> list[str]:

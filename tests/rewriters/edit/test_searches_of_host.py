@@ -665,6 +665,35 @@ class Criterion(nn.Module):
 
 
 @pytest.mark.parametrize(
+    ("rounds", "is_open"),
+    [
+        ("list(range(n))[::-1]", False),
+        ("tqdm(reversed(range(n)))", False),
+        ("enumerate(steps)", True),
+        ("shuffled(range(n))", True),
+        ("list(steps)", True),
+    ],
+)
+def test_rounds_of_a_range_are_numbers_in_any_order(rounds: str, *, is_open: bool) -> None:
+    text = f"""
+import torch
+from tqdm.auto import tqdm
+def sample_loop(model, x, steps, n):
+    rounds = {rounds}
+    if n > 9:
+        rounds = tqdm(rounds)
+    for i in rounds:
+        x = model(x, torch.tensor([i] * x.shape[0], device=x.device))
+    return x
+class Sampler:
+    def sample(self, x):
+        return sample_loop(self.model, x, self.steps, 9)
+"""
+    (site,) = find_sites(text, [UPLOAD])
+    assert ("one-number" in {c.name for c in site.open_conditions}) is is_open
+
+
+@pytest.mark.parametrize(
     ("first", "last", "told"),
     [
         ("pass", "y = x", True),
