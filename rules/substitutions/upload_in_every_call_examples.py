@@ -209,6 +209,29 @@ def losses(x: torch.Tensor):
     return x.max(torch.full((), 0.1, device=where))
 """,
     ),
+    # a setting of an optimizer, and a list of one number for whatever tensor it is
+    Rewritten(
+        """
+class Lamb(torch.optim.Optimizer):
+    def step(self, x: torch.Tensor):
+        return torch.tensor(self.defaults["most"], device=x.device) * x
+""",
+        """
+class Lamb(torch.optim.Optimizer):
+    def step(self, x: torch.Tensor):
+        return torch.full((), self.defaults["most"], device=x.device) * x
+""",
+    ),
+    Rewritten(
+        """
+def losses(x, y):
+    return x.max(torch.tensor([0.1] * 3).type_as(y))
+""",
+        """
+def losses(x, y):
+    return x.max(torch.full((3,), 0.1, dtype=y.dtype, device=y.device))
+""",
+    ),
     # numbers that are moved and cast in one go
     Rewritten(
         """

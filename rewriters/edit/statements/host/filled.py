@@ -130,9 +130,9 @@ def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str
     given = {k.arg: k.value for k in code.keywords}
     named = {name: value for name, value in given.items() if name != "non_blocking"}
     match code:
-        case ast.Call(ast.Attribute(ast.Call() as made, "to" | "type_as"), moved):
+        case ast.Call(ast.Attribute(ast.Call() as made, "to" | "type_as" as how), moved):
             made, held = _cast_within(made)
-            to = _place_of(here, moved, named)
+            to = _place_of(here, moved, named, like_tensor=how == "type_as")
             if to is not None and not ("dtype" in held and "dtype" in to):
                 return made, {**held, **to}
         case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
@@ -165,11 +165,15 @@ def _cast_within(code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
 
 
 def _place_of(
-    here: Surroundings, moved: Sequence[ast.expr], named: Mapping[str | None, ast.expr]
+    here: Surroundings,
+    moved: Sequence[ast.expr],
+    named: Mapping[str | None, ast.expr],
+    *,
+    like_tensor: bool,
 ) -> dict[str | None, ast.expr] | None:
     """Return what ``.to(...)`` says: a device, a dtype as well, or a tensor that has both."""
     match moved, [*named]:
-        case [ast.Name() | ast.Attribute() as like], [] if here.is_tensor(like):
+        case [ast.Name() | ast.Attribute() as like], [] if like_tensor or here.is_tensor(like):
             kinds = ("dtype", "device")
             return {kind: ast.Attribute(like, kind, ast.Load()) for kind in kinds}
     words = dict(zip(("device", "dtype"), moved, strict=False))

@@ -73,6 +73,8 @@ _COUNTED = re.compile(r"^(num|n)_|_(num|cnt|count)$")
 """What a step has some of, but for the rarest: ``if num_pos > 0:``."""
 _COUNTS = re.compile(r"(self\.)?(avg|count|max|n|nb|num|total)_\w+$")
 """A number, whatever it ends with: ``num_boxes``."""
+_OF_OPTIMIZER = re.compile(r"(self\.defaults|\w*group)\[['\"](?!params|betas)\w+['\"]\]")
+"""A setting of an optimizer: a number, but for few."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -233,7 +235,7 @@ def _of(  # noqa: PLR0911 - one case a way
         return ""  # somebody has thought of it
     if data is None or _is_nothing_or_seldom(here, code, data) or here.is_tensor(data):
         return ""
-    if is_number(here, data):
+    if is_number(here, data) or _OF_OPTIMIZER.fullmatch(here.text(data)):
         return _NUMBER if _is_copied(here, made) else ""
     advice = _of_data(here, data)
     loop = here.loop_of(code)
