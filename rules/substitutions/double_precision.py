@@ -124,6 +124,14 @@ class Positions(nn.Module):
             x = x.double()
         return x * kind
 """,
+        # whoever calls it has chosen
+        """
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, dtype):
+        if dtype == torch.float64:
+            x = x.double()
+        return x
+""",
         # only asked for
         """
 def forward(x: torch.Tensor):

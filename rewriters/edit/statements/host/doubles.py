@@ -23,6 +23,8 @@ _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
 _REASONED = re.compile(r"(?i)\b(fp64|float64|double[- ]precision)\b")
 """Whoever writes down why it is float64 has chosen: "``fp64`` to avoid precision loss"."""
+_ASKED_FOR = re.compile(r"(?i)fp64|float64|double")
+"""What lets the caller choose: ``elif dtype == torch.float64:``, ``if args.double:``."""
 _WHY = re.compile(r"(?i)\b(to|for|avoid\w*|because|since|prevent\w*|otherwise|needs?|must)\b")
 """What a comment says that gives a reason: "(float64 to avoid exact 0.0)"."""
 _SOLVES = frozenset(
@@ -51,6 +53,8 @@ def find_doubles(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call) and _makes_double(here, node):
             if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(node)):
+                continue
+            if _ASKED_FOR.search(" ".join(map(here.text, here.tests_around(node)))):
                 continue
             why = here.comments_of(node)
             if _REASONED.search(why) and _WHY.search(why):
