@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _OF_NUMPY = re.compile(
-    r"(import alias\(name='|from 0 )?(numpy|scipy|cv2|skimage|PIL|networkx|pandas|sklearn)\b"
+    r"(import alias\(name='|from 0 )?(numpy|np|scipy|cv2|skimage|PIL|networkx|pandas|sklearn)\b"
 )
 """A module without tensors, or what a function imports: ``from scipy import sparse``."""
 
@@ -31,7 +31,8 @@ def is_of_numpy(node: Node) -> bool:
     made = root = node.args[0]
     while root.op == Op.ATTR:
         root = root.args[0]
-    imported = root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value))
+    # the function around it may import, ``np``
+    imported = root.op in {Op.GLOBAL, Op.OUTSIDE} and _OF_NUMPY.match(str(root.value))
     return bool(imported) or (made.op != Op.GLOBAL and made.value in {"astype", "copy"})
 
 

@@ -31,9 +31,17 @@ _SPARES = re.compile(
     r"(?i)(sav|spar|reduc|limit)\w*( \w+){0,3} (memory|vram)|memory[- ](sav|effic)|\boom\b"
 )
 
+_PIECE = re.compile(r"(?i)(^|[._])(chunk|slice|tile|(micro|mini)_?batch)_?(size|len\w*|rows)$")
+
 
 def is_for_memory(source: str, loop: Loop) -> bool:
-    """Tell whether the comment above a loop says that it spares memory: it is one on purpose."""
+    """Tell whether a loop spares memory, by the comment above it or the size of its pieces.
+
+    So does ``for rows in logits.split(chunk_size):``, which whoever calls it decides on.
+    """
+    match loop.items:
+        case ast.Call(ast.Attribute(_, "split"), given) if any(map(_is_piece, given)):
+            return True
     lines = source_lines(source)
     for number in range(loop.first.lineno - 2, -1, -1):
         line = lines[number]
@@ -42,6 +50,10 @@ def is_for_memory(source: str, loop: Loop) -> bool:
         if _SPARES.search(line):
             return True
     return False
+
+
+def _is_piece(size: ast.expr) -> bool:
+    return _PIECE.search(ast.unparse(size)) is not None
 
 
 def goes_over_dimensions(items: ast.expr, target: ast.expr | None = None) -> bool:
