@@ -76,15 +76,7 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
     """Yield what a layer computes from masks, positions and lengths alone, once a statement."""
     if not _is_of_layer(here) or _is_picked(here):
         return
-    found = [
-        (node.value, value)
-        for node in here.nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and (value := here.value(node.value)) is not None
-        and _is_table(here, value)
-    ]
-    for code, value in _wholes(found):
+    for code, value in _wholes(_list_tables(here)):
         if _is_optional(here, code, value):
             continue
         tests = " ".join(map(here.text, here.tests_around(code)))
@@ -95,6 +87,30 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
             case ast.Assign([ast.Tuple([ast.Name("cos"), ast.Name("sin")])], ast.Call() as call):
                 if _turns_positions(here, call) and not here.tests_around(call):
                     yield Proposal(call, _ADVICE)
+
+
+def _list_tables(here: Surroundings) -> list[tuple[ast.expr, Node]]:
+    """Return the tables that a layer makes, without views of those that have a name already."""
+    found: list[tuple[ast.expr, Node]] = []
+    named: set[str] = set()
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Name(name), *_], code):
+                value = here.value(code)
+                viewed = _viewed_name(code, value)
+                if value is None or viewed in named or not _is_table(here, value):
+                    continue  # ``mask = mask.unsqueeze(1)`` below what it is made by
+                found.append((code, value))
+                named.add(name)
+    return found
+
+
+def _viewed_name(code: ast.expr, value: Node | None) -> str:
+    """Return the name that an expression is a view of, "" if it is none."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name), _)) | ast.Subscript(ast.Name(name)):
+            return name if value is not None and value.op in operators.VIEWS else ""
+    return ""
 
 
 def _is_optional(here: Surroundings, code: ast.expr, value: Node) -> bool:
