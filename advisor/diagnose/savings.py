@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.evidence.item import Item, T
     from npufix.reports.prediction import Forecast, Prediction
-    from npufix.reports.report import StepSplit
+    from npufix.reports.report import Finding, StepSplit
 
     Mask = NDArray[np.bool_]
 
@@ -118,9 +118,7 @@ def total_saving(
 
 def _total(settled: Sequence[Item], forecast: Forecast | None) -> Saving:
     together, everything = (forecast.together if forecast else None), settled
-    hurries = [
-        i.finding.predicted for i in everything if together and i.change and i.change.hurries
-    ]
+    hurries = [i.finding for i in everything if together and i.change and i.change.hurries]
     if together:
         settled = [item for item in settled if not _is_replayed(item)]
         # How soon the host launches is not gained beside fewer launches: at most instead of them.
@@ -143,11 +141,18 @@ def _total(settled: Sequence[Item], forecast: Forecast | None) -> Saving:
     told = [i for i in everything if not (i.change and i.change.hurries)]
     every = [item.finding.saving for item in told if item.finding.saving]
     low, high = max(low, *(s.low_ns for s in every), 0), max(high, *(s.high_ns for s in every), 0)
-    high = max(high, *(one.saved_high_ns for one in hurries if one), 0)
+    high = max(high, *map(_most_alone, hurries), 0)
     basis = "the replay of all changes at once"
     low, high = (min(max(0, ns), forecast.now_ns) for ns in (low, high))
     low = low if low >= TOLD * forecast.now_ns else 0
     return Saving(low, high, basis)
+
+
+def _most_alone(finding: Finding) -> int:
+    """Return what a change saves at most: as replayed, else as told beside it."""
+    if finding.predicted is not None:
+        return finding.predicted.saved_high_ns
+    return finding.saving.high_ns if finding.saving else 0
 
 
 def _as_told(together: Prediction, now_ns: int) -> tuple[int, int]:

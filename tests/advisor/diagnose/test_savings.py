@@ -250,6 +250,9 @@ def test_fewer_launches_and_sooner_ones_are_no_sum() -> None:
     )
     total = total_saving([fused, late], forecast)
     assert (total.low_ns, total.high_ns) == (28, 58)
+    # Where the launches were not recorded, what is told of them at most is no more than all.
+    unknown = replace(late, finding=msgspec.structs.replace(late.finding, predicted=None))
+    assert total_saving([fused, unknown], forecast).high_ns == 60
 
 
 def test_small_collectives_come_before_the_communication_that_they_are() -> None:
