@@ -72,7 +72,7 @@ _MOST = 6
 """Statements of a round: what does more, nobody writes anew for one sum."""
 
 
-def say_how(loop: Loop) -> str:
+def say_how(loop: Loop) -> str:  # noqa: PLR0911 - one case a form
     """Return how the parts of all rounds are computed at once, "" if it takes no parts.
 
     Parts are ``x[start[i]:end[i]]``, ``x[i, :n[i]]`` and ``x[group == i]``, of which each round
@@ -94,6 +94,8 @@ def say_how(loop: Loop) -> str:
             given = _given(node)
             reduces = last_name(node.func) in _REDUCES
             attends = _ATTENDS.search(last_name(node.func)) is not None
+            if reduces and any(_narrows(part, own, bound) for part in follow(given, bound)):
+                return SEGMENTS
             for part in _parts(given, bound) if reduces or attends else ():
                 if reduces and _is_group(part.slice, own, bound):
                     return GROUPS
@@ -221,6 +223,15 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
                         for n in follow([end], bound)
                     ):
                         return True
+    return False
+
+
+def _narrows(code: ast.AST, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether code is ``x.narrow(0, start, length)``, with a length of the round's own."""
+    match code:
+        case ast.Call(ast.Attribute(base, "narrow"), [*_, ast.Constant(0), _, length], []):
+            of_round = list_names(look_up(length, bound)) & own
+            return bool(of_round) and not list_names(base) & own
     return False
 
 
