@@ -425,6 +425,15 @@ class Molecules(nn.Module):
     [
         (TABLES, EMBEDDED),
         (SUMMED, EMBEDDED),
+        (
+            TABLES.replace("self.tables = nn.ModuleList()", "tables = []")
+            .replace("self.tables.append", "tables.append")
+            .replace(
+                "\n    def forward",
+                "        self.tables = nn.ModuleList(tables)\n\n    def forward",
+            ),
+            EMBEDDED,
+        ),
         (TABLES.replace("nn.Embedding", "nn.Linear"), None),  # other modules
         (TABLES.replace("x[:, i]", "x[i]"), None),  # perhaps a list
         (TABLES.replace("x[:, i]", "x[:, 0]"), None),  # the same column
@@ -437,10 +446,26 @@ class Molecules(nn.Module):
         (WAVES.replace("x * f", "x + f"), None),
         (WAVES.replace("x * f", "x * x"), None),  # the same in each round
         (BATCHES, PICTURES),
+        (
+            BATCHES.replace("    place[", "    _, h, w = image.shape\n            place[")
+            .replace("image.shape[1]", "h")
+            .replace("image.shape[2]", "w"),
+            PICTURES,
+        ),
         (BATCHES.replace("image.shape[1]", "800"), None),  # of one height
         (BATCHES.replace("copy_(image)", "copy_(self.net(image))"), None),
         (BATCHES.replace("image.shape", "out.shape"), None),  # all as large as the batch
         (NARROWED, SEGMENTS),
+        (
+            NARROWED.replace(
+                "made.append(atoms.narrow(0, start, size).sum(0))",
+                "if size == 0:\n                made.append(self.none)\n"
+                "                continue\n            part = atoms.narrow(0, start, size)\n"
+                "            made.append(part.sum(0))",
+            ),
+            SEGMENTS,
+        ),
+        (NARROWED.replace(".sum(0)", ".exp()"), None),  # nothing is summed up
         (NARROWED.replace("(0, start", "(1, start"), None),  # columns
         (NARROWED.replace("start, size)", "start, 8)"), None),  # of one length
     ],

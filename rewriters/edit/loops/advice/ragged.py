@@ -78,6 +78,8 @@ def say_how(loop: Loop) -> str:  # noqa: PLR0911 - one case a form
     Parts are ``x[start[i]:end[i]]``, ``x[i, :n[i]]`` and ``x[group == i]``, of which each round
     takes a sum, a mean or the largest.
     """
+    if _sums_narrowed(loop):
+        return SEGMENTS
     if len(loop.body) > _MOST or any(isinstance(n, _CHOOSES) for n in walk(*loop.body)):
         return ""
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
@@ -94,8 +96,6 @@ def say_how(loop: Loop) -> str:  # noqa: PLR0911 - one case a form
             given = _given(node)
             reduces = last_name(node.func) in _REDUCES
             attends = _ATTENDS.search(last_name(node.func)) is not None
-            if reduces and any(_narrows(part, own, bound) for part in follow(given, bound)):
-                return SEGMENTS
             for part in _parts(given, bound) if reduces or attends else ():
                 if reduces and _is_group(part.slice, own, bound):
                     return GROUPS
@@ -224,6 +224,26 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
                     ):
                         return True
     return False
+
+
+def _sums_narrowed(loop: Loop) -> bool:
+    """Tell whether a round sums up ``x.narrow(0, start, length)``, perhaps if there is any."""
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    nodes = list(walk(*loop.body, *made))
+    own, pairs = list_names(loop.target), list(list_bound(loop.body))
+    bound, narrowed = dict(pairs), set[str]()
+    for name, value in pairs:
+        if _narrows(value, own, bound) or (isinstance(value, ast.Name) and value.id in narrowed):
+            narrowed.add(name)
+    long = sum(isinstance(n, ast.stmt) for n in nodes) > 2 * _MOST
+    if long or any(isinstance(n, ast.Break | ast.While) for n in nodes):
+        return False
+    return any(
+        isinstance(n, ast.Call)
+        and last_name(n.func) in _REDUCES
+        and any(_narrows(g, own, bound) or last_name(g) in narrowed for g in _given(n)[:1])
+        for n in nodes
+    )
 
 
 def _narrows(code: ast.AST, own: set[str], bound: Mapping[str, ast.expr]) -> bool:

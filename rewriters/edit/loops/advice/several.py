@@ -92,12 +92,19 @@ def _looks_up(flow: FunctionFlow, code: ast.expr, loop: Loop) -> bool:
 
 def _are_tables(flow: FunctionFlow, held: ast.expr) -> bool:
     """Tell whether the class fills a list of modules with embeddings, and with nothing else."""
-    name, filled = ast.unparse(held), list[str]()
-    for code in [] if flow.cls is None else walk(flow.cls):
+    nodes = [] if flow.cls is None else list(walk(flow.cls))
+    names, filled = {ast.unparse(held)}, list[str]()
+    for code in nodes:
+        match code:  # ``self.tables = nn.ModuleList(tables)``
+            case ast.Assign([target], ast.Call(_, [ast.Name(kept)])) if (
+                ast.unparse(target) in names
+            ):
+                names.add(kept)
+    for code in nodes:
         match code:
-            case ast.Assign([target], value) if ast.unparse(target) == name:
+            case ast.Assign([target], value) if ast.unparse(target) in names:
                 filled += _list_modules(value)
-            case ast.Call(ast.Attribute(owner, "append"), [value]) if ast.unparse(owner) == name:
+            case ast.Call(ast.Attribute(owner, "append"), [value]) if ast.unparse(owner) in names:
                 filled += _list_modules(value)
     return bool(filled) and {*filled} == {"Embedding"}
 
@@ -174,7 +181,8 @@ def _copies_image(loop: Loop) -> bool:
             case _:
                 continue
         ends = [i.upper for i in list_indexes(index) if isinstance(i, ast.Slice) and not i.lower]
-        sized = [e for e in ends if e is not None and _measures(e, image, bound)]
+        sizes = _list_sizes(loop, image)
+        sized = [e for e in ends if e and (ast.unparse(e) in sizes or _measures(e, image, bound))]
         taken = list_names(base) | list_names(index)
         of_round = isinstance(image, ast.Name) and bool(
             ({image.id} | list_names(bound.get(image.id, image))) & own  # ``img = images[i]``
@@ -184,8 +192,20 @@ def _copies_image(loop: Loop) -> bool:
     return False
 
 
+def _list_sizes(loop: Loop, image: ast.expr) -> set[str]:
+    """Return ``h`` and ``w`` of ``_, h, w = img.shape``."""
+    text = ast.unparse(image)
+    return {
+        name
+        for code in loop.body
+        if isinstance(code, ast.Assign) and isinstance(code.targets[0], ast.Tuple)
+        if ast.unparse(code.value).startswith((f"{text}.shape", f"{text}.size()"))
+        for name in list_names(code.targets[0])
+    }
+
+
 def _measures(end: ast.expr, image: ast.expr, bound: Mapping[str, ast.expr]) -> bool:
-    """Tell whether a number is one of ``img.shape``, also by a name: ``h, w = img.shape[1:]``."""
+    """Tell whether a number is one of ``img.shape``, also by a name: ``h = img.shape[1]``."""
     text = ast.unparse(bound.get(end.id, end) if isinstance(end, ast.Name) else end)
     name = re.escape(ast.unparse(image))
     return re.fullmatch(rf"{name}\.(shape\[-?\d\]|size\(-?\d\))", text) is not None
