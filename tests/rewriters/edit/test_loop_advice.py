@@ -427,7 +427,8 @@ class Molecules(nn.Module):
         (SUMMED, EMBEDDED),
         (
             TABLES.replace("self.tables = nn.ModuleList()", "tables = []")
-            .replace("self.tables.append", "tables.append")
+            .replace("self.tables.append(nn", "table = (nn")
+            .replace("width))", "width))\n            tables.append(table)")
             .replace(
                 "\n    def forward",
                 "        self.tables = nn.ModuleList(tables)\n\n    def forward",
@@ -438,6 +439,12 @@ class Molecules(nn.Module):
         (TABLES.replace("x[:, i]", "x[i]"), None),  # perhaps a list
         (TABLES.replace("x[:, i]", "x[:, 0]"), None),  # the same column
         (CHOSEN, EXPERTS),
+        (
+            CHOSEN.replace("made = []", "made = [expert(x) for expert, x in zip(self.experts, xs)]")
+            .replace("        for expert, x in zip(self.experts, xs):\n", "")
+            .replace("            made.append(expert(x))\n", ""),
+            EXPERTS,
+        ),
         (CHOSEN.replace("expert", "layer"), None),  # one after the other, perhaps
         (CHOSEN.replace("expert(x)", "expert(x, made)"), None),
         (WAVES, FREQUENCIES),

@@ -96,9 +96,9 @@ def _are_tables(flow: FunctionFlow, held: ast.expr) -> bool:
     names, filled = {ast.unparse(held)}, list[str]()
     for code in nodes:
         match code:  # ``self.tables = nn.ModuleList(tables)``
-            case ast.Assign([target], ast.Call(_, [ast.Name(kept)])) if (
-                ast.unparse(target) in names
-            ):
+            case ast.Assign([target], ast.Call(_, [ast.Name(kept)])) | ast.Call(
+                ast.Attribute(target, "append"), [ast.Name(kept)]
+            ) if ast.unparse(target) in names:
                 names.add(kept)
     for code in nodes:
         match code:

@@ -81,7 +81,6 @@ class Loop:
     """What a ``for`` fills, if that is several lists, or one that is joined later on."""
     total: str = ""
     """The name that each round adds ``made`` to, if that is all that it does with it."""
-
     grown: ast.Call | None = None
     """The ``torch.cat`` that puts ``made`` behind the ``total``, where it is not added."""
     begins: bool = False
@@ -127,8 +126,8 @@ def may_hold_loops(
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
             return True
-        appends = isinstance(node, ast.For) and _appends_with(node) and _joins(function)
-        if appends or changes_weights(node):
+        appends = isinstance(node, ast.For | ast.ListComp) and _appends_with(node)
+        if (appends and _joins(function)) or changes_weights(node):
             return True
     return False
 
@@ -138,8 +137,11 @@ def _takes_rows(code: ast.AST) -> bool:
     return made or isinstance(code, ast.Subscript)
 
 
-def _appends_with(loop: ast.For) -> bool:
+def _appends_with(loop: ast.For | ast.ListComp) -> bool:
     """Tell whether a loop ends with appending something, and computes with its counter."""
+    if isinstance(loop, ast.ListComp):  # ``[expert(x) for expert, x in zip(experts, xs)]``
+        over = loop.generators[0].iter
+        return isinstance(over, ast.Call) and last_name(over.func) == "zip"
     own = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
     match loop.body[-1]:
         case ast.Expr(ast.Call(ast.Attribute(_, "append"), [_], [])) | ast.AugAssign(
