@@ -2,7 +2,8 @@
 
 What: ``x.gather(1, index)`` with an index of one column, ``x.gather(0, index)`` on a vector,
 ``x.gather(0, index.unsqueeze(-1).expand(-1, x.size(1)))``, which picks whole rows, and
-``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch, by a width that is a setting as well.
+``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch, by a width that is a setting as well;
+``edges.gather(2, index.unsqueeze(-1).expand(-1, -1, -1, edges.size(-1)))``, rows for each row.
 
 Why it is slow on the NPU: GatherElements computes the address of every element for itself, an int64
 index is cast first, and an expanded one is written out in full. An index of one column is a row
@@ -176,6 +177,25 @@ def rows_of_width(x: Tensor, index: Tensor, width: int) -> Tensor:
     )
 
 
+def rows_of_each_spread(x: Tensor, index: Tensor) -> Tensor:
+    """Pick rows of each element of a batch, with an index that surely has two dimensions."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, either(x.size(2), x.size(-1))))
+
+
+def rows_of_each_row(x: Tensor, index: Tensor) -> Tensor:
+    """Pick, for each row of each element of a batch, rows of its own: edges to neighbours."""
+    return x.gather(2, index.unsqueeze(-1).expand(-1, -1, -1, either(x.size(3), x.size(-1))))
+
+
+def select_rows_of_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Select rows of all matrices as one matrix, by their numbers in it."""
+    first = torch.arange(index.size(0), device=index.device).unsqueeze(1) * x.size(1)
+    starts = (first + torch.arange(index.size(1), device=index.device)).unsqueeze(2) * x.size(2)
+    return (
+        x.flatten(0, 2).index_select(0, (index + starts).flatten()).reshape(*index.shape, x.size(3))
+    )
+
+
 def select_rows(x: Tensor, index: Tensor) -> Tensor:
     """Select rows of the batch as one matrix, by their numbers in it."""
     starts = torch.arange(index.size(0), device=index.device).unsqueeze(1) * x.size(1)
@@ -250,6 +270,18 @@ def batch_inputs(draw: Draw) -> dict[str, Any]:
     shape = (draw.integer(1, batch), draw.integer(1, 6))
     return {
         "x": draw.floats(batch, length, draw.integer(1, 5), dtype=torch.float32),
+        "index": draw.integers(*shape, low=0, high=length - 1),
+    }
+
+
+def rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of lists of matrices and rows of each, sometimes for fewer than there are."""
+    import torch
+
+    batch, nodes, length = (draw.integer(1, 4) for _ in range(3))
+    shape = (draw.integer(1, batch), draw.integer(1, nodes), draw.integer(1, 5))
+    return {
+        "x": draw.floats(batch, nodes, length, draw.integer(1, 5), dtype=torch.float32),
         "index": draw.integers(*shape, low=0, high=length - 1),
     }
 
@@ -336,6 +368,11 @@ def _rows_of_batch(site: Site) -> bool | None:
     return True if index == _MATRIX or x == _BATCH else None
 
 
+def _spread_rows(site: Site) -> bool:
+    # ``expand(-1, -1, width)`` takes what has three dimensions alone, and so does ``gather`` then
+    return not site.runs_in_loop() and site.operator("x") not in _SPREAD
+
+
 def _whole_rows(site: Site) -> bool:
     width, columns = site.number("width"), site.size("x", -1)
     return width is not None and columns == width
@@ -352,6 +389,9 @@ ROWS_OF_BATCH = Condition(
     "rows-of-batch",
     "the index has two dimensions: the rows of each element of a batch",
     _rows_of_batch,
+)
+SPREAD_ROWS = Condition(
+    "rows-of-batch", "the tensor is not one table, expanded for the batch", _spread_rows
 )
 WHOLE_ROWS = Condition("whole-rows", "the index is repeated for every column", _whole_rows)
 COUNTS = Condition("width-counts", "the width is a number of columns, not -1", _counts)
@@ -401,6 +441,8 @@ RULE = Substitution(
         Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN)),
         Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN)),
         Form(rows, select, row_inputs, (IS_TENSOR, PLACES)),
+        Form(rows_of_each_spread, select_rows, batch_inputs, (IS_TENSOR, SPREAD_ROWS)),
+        Form(rows_of_each_row, select_rows_of_rows, rows_inputs, (IS_TENSOR, SPREAD_ROWS)),
         Form(rows_of_each, select_rows, batch_inputs, (IS_TENSOR, ROWS_OF_BATCH)),
         Form(rows_of_width, select_rows_of, width_inputs, (IS_TENSOR, ROWS_OF_BATCH, WHOLE_ROWS)),
         Form(

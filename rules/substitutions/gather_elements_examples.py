@@ -12,6 +12,11 @@ class Positions(nn.Module):
         table = self.table.expand(x.size(0), -1, -1)
         return x + table.gather(1, at.unsqueeze(-1).expand(-1, -1, self.width))
 """,
+    # one node of each row, which leaves two dimensions as they are
+    """
+def of_nodes(edges: torch.Tensor, index: torch.Tensor):
+    return edges.gather(1, index.unsqueeze(-1).expand(-1, -1, -1, edges.size(-1)))
+""",
     # an index of more than one dimension
     """
 def best(x: torch.Tensor, index: torch.Tensor, pattern: torch.Tensor):
@@ -200,6 +205,30 @@ def f(x: torch.Tensor, scores: torch.Tensor, n: int):
         x.flatten(0, 1)
         .index_select(0, (kept + starts).flatten())
         .reshape(*kept.shape, x.size(2))
+    )
+""",
+    ),
+    # the edges of each node to its neighbours
+    Rewritten(
+        """
+def gather_edges(edges: torch.Tensor, index: torch.Tensor):
+    rows = index.unsqueeze(-1).expand(-1, -1, -1, edges.size(-1))
+    return torch.gather(edges, 2, rows)
+""",
+        """
+def gather_edges(edges: torch.Tensor, index: torch.Tensor):
+    first = (
+        torch.arange(index.size(0), device=index.device).unsqueeze(1)
+        * edges.size(1)
+    )
+    starts = (
+        (first + torch.arange(index.size(1), device=index.device)).unsqueeze(2)
+        * edges.size(2)
+    )
+    return (
+        edges.flatten(0, 2)
+        .index_select(0, (index + starts).flatten())
+        .reshape(*index.shape, edges.size(3))
     )
 """,
     ),

@@ -57,6 +57,13 @@ def pool(h: torch.Tensor, ends: torch.Tensor):
         rows.append(list(range(ends[i - 1], ends[i])))
     return torch.cat([h[i,].sum(0, keepdim=True) for i in rows])
 """,
+    # the next piece, which another round writes
+    """
+def follow(x: torch.Tensor, n: int, groups: int):
+    for i in range(groups):
+        x[:, i * n : (i + 1) * n] = x[:, (i + 1) * n : (i + 2) * n] * 2
+    return x
+""",
     # each matrix as often as a number says, by views that could be of other shapes
     """
 def wide(x: torch.Tensor, counts: list):
@@ -65,6 +72,22 @@ def wide(x: torch.Tensor, counts: list):
 """,
 )
 PICKED = (
+    # pieces that are computed of themselves
+    Rewritten(
+        """
+def normalize(logits: torch.Tensor, n: int, groups: int):
+    for i in range(groups):
+        logits[:, n * i : n * (i + 1)] = logits[:, n * i : n * (i + 1)].softmax(dim=1)
+    return logits
+""",
+        """
+def normalize(logits: torch.Tensor, n: int, groups: int):
+    logits[:, :groups * n].unflatten(1, (groups, n))[:] = (
+        logits[:, :groups * n].unflatten(1, (groups, n)).softmax(dim=2)
+    )
+    return logits
+""",
+    ),
     Rewritten(
         """
 def count(classes: torch.Tensor, n: int):

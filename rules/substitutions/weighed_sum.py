@@ -64,6 +64,14 @@ def weighed_rows_of_any(w: Tensor, x: Tensor) -> Tensor:
     return (w.unsqueeze(-1) * x).sum(-2)
 
 
+def weighed_rows_of_lists(w: Tensor, x: Tensor) -> Tensor:
+    """Weigh the rows of lists of matrices, and add them up: the neighbours of each node."""
+    return either(
+        (w.unsqueeze(either(3, -1)) * x).sum(2),
+        (x * w.unsqueeze(3)).sum(-2),
+    )
+
+
 def product_of_any_rows(w: Tensor, x: Tensor) -> Tensor:
     """Multiply matrices of one row."""
     return torch.matmul(w.unsqueeze(-2), x).squeeze(-2)
@@ -162,9 +170,8 @@ def _is_one_more(site: Site) -> bool | None:
     return None if (more := site.more_dims("x", "w")) is None else more == 1
 
 
-def _are_in_batches(site: Site) -> bool | None:
+def _are_in_batches(site: Site, *wanted: int) -> bool | None:
     ranks = site.ndim("w"), site.ndim("x")
-    wanted = (2, 3)
     if any(rank not in {None, want} for rank, want in zip(ranks, wanted, strict=True)):
         return False
     return True if ranks == wanted else _is_one_more(site) and None
@@ -182,7 +189,12 @@ def _is_large(site: Site) -> bool | None:
 IN_BATCHES = Condition(
     "batches-of-rows",
     "the weights have two dimensions, what they weigh has three",
-    _are_in_batches,
+    lambda site: _are_in_batches(site, 2, 3),
+)
+IN_LISTS = Condition(
+    "lists-of-rows",
+    "the weights have three dimensions, what they weigh has four",
+    lambda site: _are_in_batches(site, 3, 4),
 )
 
 
@@ -235,6 +247,7 @@ RULE = Substitution(
         Form(weighed_rows, product_of_rows, row_inputs, (IN_BATCHES, *_ALWAYS)),
         Form(weighed_viewed_rows, product_of_viewed_rows, viewed_inputs, (MATRICES, *_ALWAYS)),
         Form(weighed_rows_of_any, product_of_any_rows, any_row_inputs, (ONE_MORE, *_ALWAYS)),
+        Form(weighed_rows_of_lists, product_of_any_rows, any_row_inputs, (IN_LISTS, *_ALWAYS)),
         Form(rows_by_vector, product_of_column, column_inputs, (IN_BATCHES, *_ALWAYS)),
         Form(rows_by_vector_of_any, product_of_any_column, any_column_inputs, (ONE_MORE, *_ALWAYS)),
         Form(rows_by_one, product_with_one, one_inputs, (VECTOR, *_ALWAYS)),
@@ -277,6 +290,18 @@ def f(w: torch.Tensor, x: torch.Tensor):
     w, x = w.view(8, 32), x.view(8, 4, 32, 64)
     return (w.unsqueeze(-1) * x).sum(-2)
 """,
+        # the sum of lists of matrices is over the lists
+        """
+def f(w: torch.Tensor, x: torch.Tensor):
+    w, x = w.view(8, 24, 32), x.view(8, 24, 32, 64)
+    return (w.unsqueeze(-1) * x).sum(1)
+""",
+        # one weight for each matrix
+        """
+def f(w: torch.Tensor, x: torch.Tensor):
+    w, x = w.view(24, 32), x.view(8, 24, 32, 64)
+    return (w.unsqueeze(-1) * x).sum(3)
+""",
         # the product is needed besides
         """
 def f(w: torch.Tensor, x: torch.Tensor):
@@ -310,6 +335,22 @@ class Pool(nn.Module):
         batch, length, width = x.shape
         weights = torch.softmax(self.score(x).view(batch, length), dim=1)
         return torch.bmm(weights.unsqueeze(1), x).squeeze(1)
+""",
+        ),
+        Rewritten(
+            """
+class Neighbours(nn.Module):
+    def forward(self, weights: torch.Tensor, x: torch.Tensor):
+        batch, nodes, number, width = x.shape
+        weights = weights.view(batch, nodes, number)
+        return (weights.unsqueeze(-1) * x).sum(2)
+""",
+            """
+class Neighbours(nn.Module):
+    def forward(self, weights: torch.Tensor, x: torch.Tensor):
+        batch, nodes, number, width = x.shape
+        weights = weights.view(batch, nodes, number)
+        return torch.matmul(weights.unsqueeze(-2), x).squeeze(-2)
 """,
         ),
         Rewritten(

@@ -22,8 +22,8 @@ from npufix.rewriters.graph.modules.syntax import walk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from npufix.rewriters.edit.loops.given.places import Place
     from npufix.rewriters.edit.loops.given.values import Value
-    from npufix.rewriters.edit.loops.indexing import Place
     from npufix.rewriters.edit.loops.statements import Body
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
-    from npufix.rewriters.edit.loops.indexing import Place
+    from npufix.rewriters.edit.loops.given.places import Place
     from npufix.rewriters.edit.loops.statements import Body
 
 BRANCH = "which branch it takes depends on the round: torch.where computes both"

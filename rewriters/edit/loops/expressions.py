@@ -76,7 +76,7 @@ class Expressions:
         """Numbers of a round that are asserted not to be negative."""
         self.means: set[str] = set()
         """The names of what is computed of means of parts of rows: they may be NaN."""
-        self.own_rows: dict[str, tuple[int | None, int]] = {}
+        self.own_rows: dict[str, tuple[int | str | None, int]] = {}
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()
         """What the loop takes the length of."""

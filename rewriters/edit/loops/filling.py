@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.places import Place, Ragged
     from npufix.rewriters.edit.loops.given.reading import Loop
-    from npufix.rewriters.edit.loops.indexing import Place, Ragged
     from npufix.rewriters.edit.loops.statements import Body
 
 

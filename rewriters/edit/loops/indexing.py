@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.given.subscripts import is_all, spell_items, trim
+from npufix.rewriters.edit.loops.given.places import Place, Ragged, name_piece
+from npufix.rewriters.edit.loops.given.subscripts import spell_items
 from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     OF_A_LIST,
@@ -17,13 +18,11 @@ from npufix.rewriters.edit.loops.given.values import (
     Value,
     at_dimension,
     everything,
-    integer,
     literal,
     method,
     owned,
     parse,
     shift,
-    subscript,
 )
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.ranks import RelativeRank
@@ -43,57 +42,6 @@ _VECTORS = frozenset({"argsort", "flatten", "list", "nonzero", "ravel", "reshape
 _OF_LISTS = re.compile(
     r"ListComp\(elt=(List\(|Tuple\(|ListComp|Call\(func=Name\(id='(list|tuple)')"
 )
-
-
-@dataclass
-class Ragged:
-    """A slice of another length in each round."""
-
-    dim: int
-    """Which of the kept dimensions, the rounds aside."""
-    source: int
-    """Which dimension of the tensor it is."""
-    lower: Value | None
-    upper: Value | None
-
-
-@dataclass
-class Place:
-    """An index over all rounds at once."""
-
-    items: list[ast.expr] = field(default_factory=list)
-    axis: int = 0
-    """Where the rounds are among what is kept."""
-    kept: int = 0
-    """Dimensions that the items keep in one round."""
-    consumed: int = 0
-    """Dimensions of the tensor that the items are about, that of the rounds aside."""
-    is_view: bool = True
-    ragged: list[Ragged] = field(default_factory=list)
-    offset: int | None = None
-    """Where the round is the row itself: the row is the counter plus this."""
-    source_dim: int = 0
-    """Which dimension of the tensor the rounds are."""
-    is_known: bool = True
-    """Whether ``kept`` is sure."""
-    by_tensor: bool = False
-    """Whether a tensor says which rows: ``table[i]`` read it for each ``i`` of a tensor."""
-    pieces: tuple[ast.expr, ast.expr] | None = None
-    """How many pieces a dimension has, one a round, and how long each is."""
-
-    def of(self, base: ast.expr) -> ast.expr:
-        """Return the rows of all rounds."""
-        index = trim(self.items)
-        rows = subscript(base, index) if index else base
-        if self.pieces is None:
-            return rows
-        first = self.axis - (integer(self.pieces[0]) == -1)
-        return method(rows, "unflatten", first, ast.Tuple([*self.pieces], ast.Load()))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of the tensor, in its order."""
-        return all(isinstance(i, ast.Slice) and is_all(i) for i in self.items)
 
 
 class Indexer:
@@ -177,7 +125,7 @@ class Indexer:
         """Note what a round reads, and refuse another row of what is written."""
         if (written := self.of.own_rows.get(ast.unparse(code))) is None:
             self.reads.append(code)
-        elif written[0] is None or (place.offset, place.source_dim) != written:
+        elif written[0] is None or (place.piece or place.offset, place.source_dim) != written:
             raise CannotBatchError(OTHER_ROUND)
         else:
             self.own_reads.append(code)
@@ -199,7 +147,8 @@ class Indexer:
         for item in items:
             if rows is not None and found.consumed == rows and found.axis < 0:
                 self._rounds(found, asked, deepest, by_vectors=by_vectors)
-            if isinstance(item, ast.Slice) and base is not None and (size := self.piece(item)):
+            size = None if base is None else self.piece(item)
+            if isinstance(item, ast.Slice) and base is not None and size is not None:
                 self._piece(found, item, size, base)
             elif isinstance(item, ast.Slice) and (one := self._single(found, item, base)):
                 self._row(found, one, base)
@@ -232,7 +181,7 @@ class Indexer:
 
     def require_own_rows(self, items: list[ast.expr]) -> None:
         """Refuse a write to rows that two rounds may pick."""
-        if any(isinstance(i, ast.Slice) and self.piece(i) for i in items):
+        if any(self.piece(i) for i in items):
             return
         read = [
             self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)
@@ -315,8 +264,10 @@ class Indexer:
         domain, at = self.of.domain, found.consumed
         return low if self.of.facts.spans(domain.stop_node, node, at, low.offset) else None
 
-    def piece(self, item: ast.Slice) -> ast.expr | None:
+    def piece(self, item: ast.expr) -> ast.expr | None:
         """Return ``n`` of the pieces ``i * n : (i + 1) * n``, or of ``i::n`` in n rounds."""
+        if not isinstance(item, ast.Slice):
+            return None
         domain = self.of.domain
         low = None if item.lower is None else self.of.aligner.spelled(item.lower)
         match low, item.step:
@@ -352,6 +303,7 @@ class Indexer:
         self.of.conditions["whole-pieces"] = None
         length = parse(f"{owned(base)}.shape[{found.consumed}]")
         found.axis, found.source_dim = found.kept, -1
+        found.piece = name_piece(item, size, found.consumed)
         if item.step is None:
             end = ast.BinOp(stop, ast.Mult(), size)
             left: ast.expr = ast.BinOp(length, ast.Sub(), end)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
-    from npufix.rewriters.edit.loops.indexing import Place
+    from npufix.rewriters.edit.loops.given.places import Place
 
 _NAMES = ("known", "is_known", "known_too", "known_elements", "known_places")
 _LEAST, _MOST = parse("float('-inf')"), parse("float('inf')")

@@ -16,6 +16,7 @@ from npufix.rewriters.edit.loops.choosing import (
 )
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
+from npufix.rewriters.edit.loops.given.places import Place, name_piece
 from npufix.rewriters.edit.loops.given.subscripts import flatten, spell_items
 from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
@@ -33,7 +34,7 @@ from npufix.rewriters.edit.loops.given.values import (
     shift,
     subscript,
 )
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
 from npufix.rewriters.edit.loops.rows.domains import list_other_rows
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
@@ -182,7 +183,8 @@ class Body:
             match node:
                 case ast.Subscript(base, index, ast.Load()) if ast.unparse(base) in written:
                     items = list_indexes(index)
-                    grows = any(isinstance(i, ast.Slice) and self.of.depends(i) for i in items)
+                    cuts = [i for i in items if isinstance(i, ast.Slice) and self.of.depends(i)]
+                    grows = any(self.of.indexer.piece(i) is None for i in cuts)
                     if grows and not any(
                         self.of.depends(i) for i in items if not isinstance(i, ast.Slice)
                     ):
@@ -193,11 +195,11 @@ class Body:
         base, index = flatten(target)
         return base, spell_items(index, self.facts.rank(base))
 
-    def _find_rows(self, items: list[ast.expr]) -> tuple[int | None, int]:
+    def _find_rows(self, items: list[ast.expr]) -> tuple[int | str | None, int]:
         """Return which rows an index takes, as far as that can be said before all is read."""
         for dim, item in enumerate(items):
-            if isinstance(item, ast.Slice) and self.of.indexer.piece(item):
-                return _NO_ROWS
+            if isinstance(item, ast.Slice) and (size := self.of.indexer.piece(item)):
+                return name_piece(item, size, dim), -1
             if isinstance(item, ast.Slice) or not self.of.depends(item):
                 continue
             if self.facts.is_mask(item):

@@ -24,6 +24,13 @@ from npufix.rewriters.edit.loops.advice.rows import (
     ROWS,
     TRIANGLE,
 )
+from npufix.rewriters.edit.loops.advice.several import (
+    EMBEDDED,
+    EXPERTS,
+    FREQUENCIES,
+    OF_SEVERAL,
+    PICTURES,
+)
 from npufix.rewriters.facts.steps.weights import WEIGHTS
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
@@ -356,3 +363,149 @@ class Loss(nn.Module):
 @pytest.mark.parametrize(("rows", "told"), [("y", 1), ("self.tables", 0)])
 def test_columns_that_come_together_in_a_list_are_told(rows: str, told: int) -> None:
     assert len(list(find_sites(HEADER + QUANTILES.format(rows=rows), [RULE]))) == told
+
+
+TABLES = """
+class Atoms(nn.Module):
+    def __init__(self, sizes, width):
+        super().__init__()
+        self.tables = nn.ModuleList()
+        for size in sizes:
+            self.tables.append(nn.Embedding(size, width))
+
+    def forward(self, x):
+        return torch.cat([table(x[:, i]) for i, table in enumerate(self.tables)], -1)
+"""
+SUMMED = TABLES.replace(
+    "        return torch.cat([table(x[:, i]) for i, table in enumerate(self.tables)], -1)\n",
+    "        made = 0\n        for i in range(x.shape[1]):\n"
+    "            made += self.tables[i](x[:, i])\n        return made\n",
+)
+CHOSEN = """
+class Experts(nn.Module):
+    def forward(self, xs):
+        made = []
+        for expert, x in zip(self.experts, xs):
+            made.append(expert(x))
+        return torch.stack(made)
+"""
+WAVES = """
+class Positions(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.waves = [torch.sin, torch.cos]
+
+    def forward(self, x):
+        made = [x]
+        for f in self.frequencies:
+            for wave in self.waves:
+                made.append(wave(x * f))
+        return torch.cat(made, -1)
+"""
+BATCHES = """
+class Images(nn.Module):
+    def forward(self, images):
+        out = images[0].new_zeros(len(images), 3, 800, 800)
+        for image, place in zip(images, out):
+            place[:, : image.shape[1], : image.shape[2]].copy_(image)
+        return out
+"""
+NARROWED = """
+class Molecules(nn.Module):
+    def forward(self, atoms, scope):
+        made = []
+        for start, size in scope:
+            made.append(atoms.narrow(0, start, size).sum(0))
+        return torch.stack(made)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (TABLES, EMBEDDED),
+        (SUMMED, EMBEDDED),
+        (
+            TABLES.replace("self.tables = nn.ModuleList()", "tables = []")
+            .replace("self.tables.append(nn", "table = (nn")
+            .replace("width))", "width))\n            tables.append(table)")
+            .replace(
+                "\n    def forward",
+                "        self.tables = nn.ModuleList(tables)\n\n    def forward",
+            ),
+            EMBEDDED,
+        ),
+        (TABLES.replace("nn.Embedding", "nn.Linear"), None),  # other modules
+        (TABLES.replace("x[:, i]", "x[i]"), None),  # perhaps a list
+        (TABLES.replace("x[:, i]", "x[:, 0]"), None),  # the same column
+        (CHOSEN, EXPERTS),
+        (
+            CHOSEN.replace("made = []", "made = [expert(x) for expert, x in zip(self.experts, xs)]")
+            .replace("        for expert, x in zip(self.experts, xs):\n", "")
+            .replace("            made.append(expert(x))\n", ""),
+            EXPERTS,
+        ),
+        (CHOSEN.replace("expert", "layer"), None),  # one after the other, perhaps
+        (CHOSEN.replace("expert(x)", "expert(x, made)"), None),
+        (WAVES, FREQUENCIES),
+        (WAVES.replace("made.append(wave(x * f))", "made += [wave(f * x)]"), FREQUENCIES),
+        (WAVES.replace("torch.cos]", "torch.relu]"), None),
+        (WAVES.replace("x * f", "x + f"), None),
+        (WAVES.replace("x * f", "x * x"), None),  # the same in each round
+        (BATCHES, PICTURES),
+        (
+            BATCHES.replace("    place[", "    _, h, w = image.shape\n            place[")
+            .replace("image.shape[1]", "h")
+            .replace("image.shape[2]", "w"),
+            PICTURES,
+        ),
+        (BATCHES.replace("image.shape[1]", "800"), None),  # of one height
+        (BATCHES.replace("copy_(image)", "copy_(self.net(image))"), None),
+        (BATCHES.replace("image.shape", "out.shape"), None),  # all as large as the batch
+        (NARROWED, SEGMENTS),
+        (
+            NARROWED.replace(
+                "made.append(atoms.narrow(0, start, size).sum(0))",
+                "if size == 0:\n                made.append(self.none)\n"
+                "                continue\n            part = atoms.narrow(0, start, size)\n"
+                "            made.append(part.sum(0))",
+            ),
+            SEGMENTS,
+        ),
+        (NARROWED.replace(".sum(0)", ".exp()"), None),  # nothing is summed up
+        (NARROWED.replace("(0, start", "(1, start"), None),  # columns
+        (NARROWED.replace("start, size)", "start, 8)"), None),  # of one length
+    ],
+)
+def test_rounds_with_tables_experts_waves_and_images_of_their_own(
+    text: str, advice: str | None
+) -> None:
+    told = {site.problem for site in find_sites(HEADER + text, [RULE])}
+    assert advice in told if advice else not told & {*OF_SEVERAL, SEGMENTS}
+
+
+def test_what_is_advised_for_them_computes_the_same() -> None:
+    draw = torch.Generator().manual_seed(2)
+    tables = [torch.nn.Embedding(n, 4) for n in (3, 5, 2)]
+    x = torch.stack([torch.randint(n, (6,), generator=draw) for n in (3, 5, 2)], 1)
+    whole = torch.nn.Embedding.from_pretrained(torch.cat([t.weight for t in tables]))
+    starts = torch.tensor([0, *(3, 5, 2)[:-1]]).cumsum(0)
+    rows = [table(x[:, i]) for i, table in enumerate(tables)]
+    assert whole(x + starts).flatten(-2).equal(torch.cat(rows, -1))
+    assert whole(x + starts).sum(-2).allclose(sum(rows))
+
+    xs, experts = torch.randn(3, 5, 4, generator=draw), [torch.nn.Linear(4, 2) for _ in range(3)]
+    w, b = torch.stack([e.weight.T for e in experts]), torch.stack([e.bias for e in experts])
+    made = torch.stack([expert(rows) for expert, rows in zip(experts, xs, strict=True)])
+    torch.testing.assert_close(torch.baddbmm(b[:, None], xs, w), made)
+
+    freqs, points = 2.0 ** torch.arange(4), torch.randn(2, 5, 3, generator=draw)
+    y = points[..., None, :] * freqs[:, None]
+    waves = [wave(points * f) for f in freqs for wave in (torch.sin, torch.cos)]
+    assert torch.stack([y.sin(), y.cos()], dim=-2).flatten(-3).equal(torch.cat(waves, -1))
+
+    heights, widths, masks = torch.tensor([2, 4]), torch.tensor([3, 1]), torch.zeros(2, 4, 3) > 0
+    for mask, high, wide in zip(masks, heights, widths, strict=True):
+        mask[:high, :wide] = True
+    tall = torch.arange(4)[:, None] < heights[:, None, None]
+    assert (tall & (torch.arange(3) < widths[:, None, None])).equal(masks)

@@ -65,6 +65,14 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (2, 3),
     ),
+    "pieces that are computed of themselves": (
+        (
+            "def f(x: Tensor, n: int, k: int):\n    for i in range(k):\n"
+            "        a = x[:, i * n : i * n + n]\n"
+            "        x[:, n * i : n * (i + 1)] = a - a.amax(dim=1, keepdim=True)\n    return x\n"
+        ),
+        (torch.arange(14.0).view(2, 7), 2, 3),
+    ),
     "a diagonal of pieces": (
         (
             "def f(n: int, w: int):\n    m = torch.zeros(9, 4)\n    for i in range(n):\n"
@@ -346,6 +354,18 @@ STAYS = {
     "a piece is read that another round writes": (
         "def f(y: Tensor, n: int):\n    for i in range(1, 3):\n"
         "        y[i * n : (i + 1) * n] = y[(i - 1) * n : i * n] * 2\n    return y\n"
+    ),
+    "pieces of two lengths": (
+        "def f(x: Tensor, n: int, m: int):\n    for i in range(2):\n"
+        "        x[:, i * n : (i + 1) * n] = x[:, i * m : (i + 1) * m] * 2\n"
+    ),
+    "pieces of two dimensions": (
+        "def f(x: Tensor, n: int):\n    for i in range(2):\n"
+        "        x[:, i * n : (i + 1) * n] = x[i * n : (i + 1) * n].T * 2\n"
+    ),
+    "pieces that are written twice": (
+        "def f(x: Tensor, n: int, m: int):\n    for i in range(2):\n"
+        "        x[i * n : (i + 1) * n] = 0\n        x[i * m : (i + 1) * m] = 1\n"
     ),
     "a list of numbers that somebody goes through": (
         "def f(x: Tensor, n: Tensor):\n    kept = []\n    for i in range(n.shape[0]):\n"

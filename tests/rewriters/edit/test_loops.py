@@ -453,7 +453,7 @@ STAYS = {
     ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"
-        "    for i in range(x.shape[0]):\n        y[j[i]] += x[i]\n"
+        "    for i in range(x.shape[0]):\n        y[j[i]] *= x[i]\n"
     ),
     "dictionaries": "def f(rows):\n    return torch.stack([row['x'] for row in rows])\n",
     "tensors out of a call": (

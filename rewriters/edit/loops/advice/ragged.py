@@ -72,12 +72,14 @@ _MOST = 6
 """Statements of a round: what does more, nobody writes anew for one sum."""
 
 
-def say_how(loop: Loop) -> str:
+def say_how(loop: Loop) -> str:  # noqa: PLR0911 - one case a form
     """Return how the parts of all rounds are computed at once, "" if it takes no parts.
 
     Parts are ``x[start[i]:end[i]]``, ``x[i, :n[i]]`` and ``x[group == i]``, of which each round
     takes a sum, a mean or the largest.
     """
+    if _sums_narrowed(loop):
+        return SEGMENTS
     if len(loop.body) > _MOST or any(isinstance(n, _CHOOSES) for n in walk(*loop.body)):
         return ""
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
@@ -221,6 +223,35 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
                         for n in follow([end], bound)
                     ):
                         return True
+    return False
+
+
+def _sums_narrowed(loop: Loop) -> bool:
+    """Tell whether a round sums up ``x.narrow(0, start, length)``, perhaps if there is any."""
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    nodes = list(walk(*loop.body, *made))
+    own, pairs = list_names(loop.target), list(list_bound(loop.body))
+    bound, narrowed = dict(pairs), set[str]()
+    for name, value in pairs:
+        if _narrows(value, own, bound) or (isinstance(value, ast.Name) and value.id in narrowed):
+            narrowed.add(name)
+    long = sum(isinstance(n, ast.stmt) for n in nodes) > 2 * _MOST
+    if long or any(isinstance(n, ast.Break | ast.While) for n in nodes):
+        return False
+    return any(
+        isinstance(n, ast.Call)
+        and last_name(n.func) in _REDUCES
+        and any(_narrows(g, own, bound) or last_name(g) in narrowed for g in _given(n)[:1])
+        for n in nodes
+    )
+
+
+def _narrows(code: ast.AST, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether code is ``x.narrow(0, start, length)``, with a length of the round's own."""
+    match code:
+        case ast.Call(ast.Attribute(base, "narrow"), [*_, ast.Constant(0), _, length], []):
+            of_round = list_names(look_up(length, bound)) & own
+            return bool(of_round) and not list_names(base) & own
     return False
 
 

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
+from npufix.rewriters.edit.loops.advice.several import say_of_several
 from npufix.rewriters.facts.kinds.arrays import is_of_numpy
 from npufix.rewriters.facts.steps.weights import WEIGHTS, changes_weights
 from npufix.rewriters.graph import operators
@@ -96,6 +97,8 @@ def say_by_hand(  # noqa: PLR0911 - one case a form
         return WEIGHTS
     own = list_names(loop.target)
     bound = dict(list_bound(loop.body))
+    if (found := say_of_several(flow, loop)) != "":
+        return found
     if _pads(facts, loop, own, bound):
         return PADDED
     if _makes_ranges(flow, loop, own, bound):

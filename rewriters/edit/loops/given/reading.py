@@ -33,7 +33,7 @@ _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _CALLED = "|".join(sorted({*_NAMES, "sum"}))
 _LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{_CALLED})\(|\[(?:\w+\[\w+ !=|self\.\w+\()")
 _WORDS = frozenset({"for", "sum", *_NAMES, *(f"self.{name}" for name in _NAMES)})
-_MADE = frozenset({*REPEATING, "full", "new_full", "unbind"})
+_MADE = frozenset({*REPEATING, "full", "narrow", "new_full", "unbind"})
 """Rows that are no index of anything: ``x.expand(n, -1)``, ``torch.full((n, 1), i)``, a part."""
 _WRITING = frozenset({"add_", "copy_", "div_", "fill_", "mul_", "sub_", "zero_"})
 """What may write to a row: ``for i, row in enumerate(x): row.copy_(y - i)``."""
@@ -81,7 +81,6 @@ class Loop:
     """What a ``for`` fills, if that is several lists, or one that is joined later on."""
     total: str = ""
     """The name that each round adds ``made`` to, if that is all that it does with it."""
-
     grown: ast.Call | None = None
     """The ``torch.cat`` that puts ``made`` behind the ``total``, where it is not added."""
     begins: bool = False
@@ -127,8 +126,8 @@ def may_hold_loops(
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
             return True
-        appends = isinstance(node, ast.For) and _appends_with(node) and _joins(function)
-        if appends or changes_weights(node):
+        appends = isinstance(node, ast.For | ast.ListComp) and _appends_with(node)
+        if (appends and _joins(function)) or changes_weights(node):
             return True
     return False
 
@@ -138,11 +137,17 @@ def _takes_rows(code: ast.AST) -> bool:
     return made or isinstance(code, ast.Subscript)
 
 
-def _appends_with(loop: ast.For) -> bool:
+def _appends_with(loop: ast.For | ast.ListComp) -> bool:
     """Tell whether a loop ends with appending something, and computes with its counter."""
-    match loop.body[-1], loop.target:
-        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [_], [])), ast.Name(counter):
-            return any(isinstance(n, ast.Name) and n.id == counter for n in walk(*loop.body))
+    if isinstance(loop, ast.ListComp):  # ``[expert(x) for expert, x in zip(experts, xs)]``
+        over = loop.generators[0].iter
+        return isinstance(over, ast.Call) and last_name(over.func) == "zip"
+    own = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+    match loop.body[-1]:
+        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [_], [])) | ast.AugAssign(
+            _, ast.Add(), ast.List([_])
+        ):
+            return any(isinstance(n, ast.Name) and n.id in own for n in walk(*loop.body))
     return False
 
 
@@ -493,8 +498,3 @@ def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
         return None
     only = first.generators[0]
     return None if only.ifs or only.is_async else first
-
-
-def rename(loop: Loop, statement: ast.stmt) -> Loop:
-    """Return a loop that belongs to another copy of its statement."""
-    return replace(loop, statement=statement)
