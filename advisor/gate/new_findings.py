@@ -12,6 +12,8 @@ from npufix.advisor.predict.own_pairs import Pair
 from npufix.reports.baseline import UNITS
 from npufix.reports.code_digest import digest
 from npufix.reports.gate_report import MadeChange
+from npufix.rules.registry import every_rule
+from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +85,11 @@ def measure_change(
 
     Other code brings other kernels, so findings that have come leave nothing to be told.
     """
-    savings = {name: baseline.kernels_save.get(name) for name in sorted(found.gone_names)}
+    rule_of = {name: f.partition(" ")[0] for name, f in baselines.fingerprints(baseline).items()}
+    of_run = {rule.id for rule in every_rule() if not isinstance(rule, Substitution)}
+    # With each change other operators are the slowest: that is no change of its own.
+    gone = [name for name in sorted(found.gone_names) if rule_of[name] not in of_run]
+    savings = {name: baseline.kernels_save.get(name) for name in gone}
     known, now = baseline.metrics.get(_COMPUTE), baselines.values(runs, _COMPUTE)
     come = any(item.kind == "code" for item in (*found.failing, *found.noticed, *found.accepted))
     foreseen = [saving for saving in savings.values() if saving is not None]
@@ -95,10 +101,8 @@ def measure_change(
     verdict = "held"
     if not low - noise <= measured <= high + noise:
         verdict = "saved more" if measured > high else "saved less"
-    rules = {baselines.fingerprints(baseline)[name].partition(" ")[0] for name in savings}
-    return MadeChange(
-        sorted(rules), len(savings), round(low), round(high), round(measured), verdict
-    )
+    rules = sorted({rule_of[name] for name in savings})
+    return MadeChange(rules, len(savings), round(low), round(high), round(measured), verdict)
 
 
 def pair_of(report: GateReport, baseline: Baseline, runs: Sequence[Measurement]) -> Pair | None:

@@ -213,15 +213,19 @@ def _replace(
     graph: StepGraph, rows: Integers, executions: int, work: NewWork | None, corner: int
 ) -> Edit:
     """Let the last kernels of each execution be the new ones, and the others go."""
-    groups = [group for group in np.array_split(rows, min(executions, len(rows))) if len(group)]
+    if not len(rows):
+        return NO_EDIT
+    count = min(executions, len(rows))
+    sizes = np.full(count, len(rows) // count)
+    sizes[: len(rows) % count] += 1
+    ends = sizes.cumsum()
     launches = work.launches if work else 0
-    kept = [group[len(group) - min(launches, len(group)) :] for group in groups]
-    stays = np.concatenate(kept) if kept else rows[:0]
-    gone = np.setdiff1d(rows, stays)
+    kept = np.minimum(launches, sizes)
+    is_kept = np.repeat(ends, sizes) - np.arange(len(rows)) <= np.repeat(kept, sizes)
+    stays, gone = rows[is_kept], rows[~is_kept]
     durations = np.zeros(len(stays))
     if work and len(stays):
-        sizes = np.repeat([len(own) for own in kept], [len(own) for own in kept])
-        durations = work.time_ns[corner] * executions / len(groups) / sizes
+        durations = work.time_ns[corner] * executions / count / np.repeat(kept, kept)
     if graph.coarse and not corner:  # what the device waits for before them may well stay
         rows, zeros = np.append(stays, gone), np.zeros(len(gone))
         return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
@@ -232,19 +236,18 @@ def _replace(
     # Where most kernels are those of graphs, an operator that launches one needs 12 ms: the new one
     # needs at most what the slowest does that it takes the place of.
     operator = min(_usual_operator_ns(graph, others), float(graph.own_ns[rows].max(initial=0.0)))
-    deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
-    each = launches * executions / max(1, len(groups))  # a list of tensors is one launch now
-    for group, own in zip(groups, kept, strict=True):
-        first = int(group[0])
-        more = max(0.0, each - len(own)) * usual + _LAUNCH_SPREAD[corner] * usual * (launches > 0)
-        if launches and graph.own_ns[first] and first not in deltas:
-            more += operator - float(graph.own_ns[first])
-        least = usual if launches else 0.0
-        deltas[first] = max(0.0, max(deltas.get(first, float(graph.delta_ns[first])), least) + more)
-    changed = np.array(sorted(deltas), np.int64)
-    return Edit(
-        gone, stays, durations, changed, np.array([deltas[row] for row in changed.tolist()])
-    )
+    deltas, changes = _without_launches(graph, gone, rows, usual)
+    each = launches * executions / count  # a list of tensors is one launch now
+    firsts = rows[ends - sizes]
+    more = np.maximum(0.0, each - kept) * usual + _LAUNCH_SPREAD[corner] * usual * (launches > 0)
+    if launches:
+        is_operator = (graph.own_ns[firsts] > 0) & ~changes[firsts]
+        more += np.where(is_operator, operator - graph.own_ns[firsts], 0.0)
+    least = usual if launches else 0.0
+    deltas[firsts] = np.maximum(0.0, np.maximum(deltas[firsts], least) + more)
+    changes[firsts] = True
+    changed = np.flatnonzero(changes)
+    return Edit(gone, stays, durations, changed, deltas[changed])
 
 
 def _find_others(graph: StepGraph, rows: Integers) -> NDArray[np.bool_]:
@@ -264,20 +267,21 @@ def _usual_operator_ns(graph: StepGraph, others: NDArray[np.bool_]) -> float:
 
 
 def _without_launches(
-    graph: StepGraph, gone: Integers, own: frozenset[int], usual: float
-) -> Iterable[tuple[int, float]]:
-    """Yield rows and their ``delta_ns`` without the time that the host spent on those before.
+    graph: StepGraph, gone: Integers, rows: Integers, usual: float
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return each ``delta_ns`` without the time that the host spent on those before that go.
 
     From one launch of an operator that goes to the next one the host is busy with what goes, too.
     What comes behind the last of them is the program's own: of that only a usual launch goes.
+    The second array tells which are changed.
     """
-    behind_wait = {wait.before for wait in graph.host_waits}
-    for row in (gone + 1).tolist():
-        # Behind a wait that stays is what launches next: it goes where that goes, too.
-        if row >= len(graph.label) or (row in behind_wait and row not in own):
-            continue
-        delta = float(graph.delta_ns[row])
-        yield row, 0.0 if row in own else max(0.0, delta - usual)
+    own, waits, changes = np.zeros((3, len(graph.label) + 1), np.bool_)
+    own[rows] = True
+    waits[[wait.before for wait in graph.host_waits]] = True
+    changes[gone + 1] = True
+    changes = (changes & (own | ~waits))[:-1]  # behind a wait that stays is what launches next
+    left = np.where(own[:-1], 0.0, np.maximum(0.0, graph.delta_ns - usual))
+    return np.where(changes, left, graph.delta_ns), changes
 
 
 def _join(graph: StepGraph, parts: Sequence[Edit]) -> Edit:
@@ -285,29 +289,28 @@ def _join(graph: StepGraph, parts: Sequence[Edit]) -> Edit:
         return parts[0]
     if not parts:
         return NO_EDIT
-    goes: set[int] = set()
-    durations: dict[int, float] = {}
-    gaps: dict[int, float] = {}
+    count = len(graph.label)
+    goes, known, freed = np.zeros((3, count), np.bool_)
+    durations, gaps = np.zeros(count), np.full(count, np.inf)
     for part in parts:
-        for row, value in zip(part.gap_rows.tolist(), part.gaps_ns.tolist(), strict=True):
-            gaps[row] = min(value, gaps.get(row, value))
+        freed[part.gap_rows] = True
+        gaps[part.gap_rows] = np.minimum(gaps[part.gap_rows], part.gaps_ns)
         # What takes the place of others for one finding does not go with another.
-        goes.update(row for row in part.gone.tolist() if row not in durations)
-        for row, value in zip(part.rows.tolist(), part.durations_ns.tolist(), strict=True):
-            if row not in durations:
-                durations[row] = value
-            elif graph.communication[row]:
-                durations[row] = min(durations[row], value)
-            elif part.scales and graph.duration_ns[row]:
-                durations[row] *= value / float(graph.duration_ns[row])
-    rows = np.array(sorted(durations), np.int64)
+        goes[part.gone[~known[part.gone]]] = True
+        rows, values = part.rows, part.durations_ns
+        before, now = durations[rows], graph.duration_ns[rows]
+        factor = values / now if part.scales else np.ones(len(rows))
+        again = np.where(graph.communication[rows], np.minimum(before, values), before * factor)
+        durations[rows] = np.where(known[rows], again, values)
+        known[rows] = True
+    rows, gap_rows = np.flatnonzero(known), np.flatnonzero(freed)
     return replace(
         _join_host(graph, [part for part in parts if len(part.delta_rows) or part.waits_sooner]),
-        gone=np.array(sorted(goes), np.int64),
+        gone=np.flatnonzero(goes),
         rows=rows,
-        durations_ns=np.array([durations[row] for row in rows.tolist()]),
-        gap_rows=np.array(sorted(gaps), np.int64),
-        gaps_ns=np.array([gaps[row] for row in sorted(gaps)]),
+        durations_ns=durations[rows],
+        gap_rows=gap_rows,
+        gaps_ns=gaps[gap_rows],
         waits_gone=frozenset[int]().union(*(part.waits_gone for part in parts)),
     )
 

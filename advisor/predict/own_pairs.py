@@ -31,6 +31,8 @@ _VARIABLE, _OFF = "NPUFIX_CALIBRATION", "off"
 _MOST_PAIRS, _LARGEST_FILE = 5_000, 1 << 22
 _FEWEST = 2
 """Pairs of a rule that are more than chance."""
+_NOISE = 0.02
+"""By how much two runs of the same kernels differ."""
 _PLAIN = re.compile(r"[^\w .:-]")
 
 
@@ -114,8 +116,7 @@ def _with(item: T, evidence: Evidence, ratios: list[float]) -> T:
     change = item.change
     if change is None:
         return item
-    least, middle, most = min(ratios), statistics.median(ratios), max(ratios)
-    gains = (least, middle, most)
+    gains = _spread(ratios)
     if not change.executions:
         part = 1 - change.keeps[1]
         low, expected, high = (min(1.0, max(0.0, 1 - ratio * part)) for ratio in gains)
@@ -126,13 +127,29 @@ def _with(item: T, evidence: Evidence, ratios: list[float]) -> T:
     new = sum(work.time_ns[1] for work in works)
     if not 0 < new < old:  # what is predicted as a loss has nothing to be corrected
         return item
-    low, expected, high = (max(0.0, old - ratio * (old - new)) / new for ratio in gains)
+    stated, saved = item.finding.saving, old - new
+    if stated:  # which is what the pairs were held against
+        saved = (stated.low_ns + stated.high_ns) / 2 * evidence.steps / change.executions
+    low, expected, high = (max(0.0, old - ratio * saved) / new for ratio in gains)
     made = replace(
         change,
         forward=_scale(change.forward, (low, expected, high), len(ratios)),
         backward=_scale(change.backward, (low, expected, high), len(ratios)),
     )
     return replace(item, change=made)
+
+
+def _spread(ratios: list[float]) -> Corners:
+    """Return between what the next change lies, and what it is likely to be.
+
+    Beyond the least and the most of few: of two, one in three lies between them.
+    """
+    middle, wider = statistics.median(ratios), (len(ratios) + 1) / (len(ratios) - 1)
+    below, above = (
+        max(_NOISE * abs(middle), wider * far)
+        for far in (middle - min(ratios), max(ratios) - middle)
+    )
+    return middle - below, middle, middle + above
 
 
 def _scale(work: NewWork | None, factors: Corners, pairs: int) -> NewWork | None:

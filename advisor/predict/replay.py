@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 512
 """Rows of a stretch, which bounds the memory."""
+_MOST_CELLS = 4_000_000
+"""Changed rows of all variants that are replayed at once."""
 _NEVER = -1e18
 _ROWS, _TIMES = np.zeros(0, np.int64), np.zeros(0)
 
@@ -75,10 +77,30 @@ def replay(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
     Where steps follow each other, the second round over the graph says how they go on: the first
     one ends with the host as far ahead of the device as it gets.
     """
+    rounds = [_replay_some(graph, own) for own in _portions(edits)]
+    first, again = (np.concatenate(ones) for ones in zip(*rounds, strict=True))
+    return first / graph.steps, again / graph.steps
+
+
+def _replay_some(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
     run = _Replay(graph, edits)
     first = run.round()
     again = run.round() - first if graph.repeats else first - graph.lead_ns
-    return (first - graph.lead_ns) / graph.steps, again / graph.steps
+    return first - graph.lead_ns, again
+
+
+def _portions(edits: list[Edit]) -> list[list[Edit]]:
+    """Return the variants in groups that change only so many rows, which bounds the memory."""
+    found: list[list[Edit]] = [[]]
+    cells = 0
+    for edit in edits:
+        own = len(edit.gone) + len(edit.rows) + len(edit.delta_rows) + len(edit.gap_rows)
+        if found[-1] and cells + own > _MOST_CELLS:
+            found.append([])
+            cells = 0
+        found[-1].append(edit)
+        cells += own
+    return found
 
 
 @dataclass(frozen=True, slots=True)

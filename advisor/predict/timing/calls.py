@@ -39,6 +39,7 @@ _FUNCTIONS: Mapping[tuple[Way, ...], tuple[str, ...]] = {
         "aten::matmul",
     ),
     (ways.layer_norm,): (
+        "LayerNorm",
         "LayerNormV3",
         "LayerNormV4",
     ),
@@ -62,6 +63,8 @@ _FUNCTIONS: Mapping[tuple[Way, ...], tuple[str, ...]] = {
     (ways.torch_npu_fusion_attention_gradient, ways.attention_gradient): (
         "FlashAttentionScoreGrad",
     ),
+    (ways.torch_npu_grouped_matmul, ways.product_of_each_group): ("GroupedMatmul",),
+    (ways.torch_npu_moe_token_unpermute, ways.gathered_tokens): ("MoeTokenUnpermute",),
     (ways.join,): (
         "ConcatD",
         "ConcatV2",
@@ -69,6 +72,7 @@ _FUNCTIONS: Mapping[tuple[Way, ...], tuple[str, ...]] = {
     ),
     (ways.cut,): (
         "Slice",
+        "SliceD",
         "StridedSlice",
         "StridedSliceD",
         "SplitV",
@@ -82,6 +86,7 @@ _FUNCTIONS: Mapping[tuple[Way, ...], tuple[str, ...]] = {
     ),
     (ways.looked_up,): (
         "GatherV2",
+        "GatherV3",
         "Gather",
         "Embedding",
     ),

@@ -139,12 +139,12 @@ def _plain_source(way: Callable[..., object]) -> str:
     """Return a function as text, without the annotations of ours."""
     source = inspect.getsource(way)
     return re.sub(
-        r"^( *def \w+\()(.*)\) -> \w+:", _without_annotations, source, flags=re.MULTILINE
+        r"^( *def \w+\()([^)]*)\) -> .+:$", _without_annotations, source, flags=re.MULTILINE
     ).strip()
 
 
 def _without_annotations(found: re.Match[str]) -> str:
-    names = [part.split(":")[0] for part in re.split(r", (?=\w+:)", found[2])]
+    names = [part.split(":")[0].strip() for part in re.split(r", (?=\w+:)", found[2])]
     return f"{found[1]}{', '.join(names)}):"
 
 

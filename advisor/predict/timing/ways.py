@@ -362,3 +362,68 @@ def torch_npu_fusion_attention(tensors: Tensors, out: list[int]) -> Run:
     if tensors[0].dim() == 3:
         layout = "SBH" if tensors[0].shape[0] == out[2] else "BSH"
     return lambda: torch_npu.npu_fusion_attention(*tensors[:3], out[1], layout)
+
+
+def rms_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def geglu_of(x: torch.Tensor) -> torch.Tensor:
+    value, gate = x.chunk(2, -1)
+    return value * F.gelu(gate, approximate="tanh")
+
+
+def clipped_swiglu_of(x: torch.Tensor) -> torch.Tensor:
+    gate, up = x[..., ::2].clamp(max=7.0), x[..., 1::2].clamp(-7.0, 7.0)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
+def groups_of(tensors: Tensors) -> int:
+    """Return 32 groups of channels, or as many as there can be: the recording does not say."""
+    return next(count for count in (32, 16, 8, 4, 2, 1) if tensors[0].shape[1] % count == 0)
+
+
+def groups_in(tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rows, a matrix for each group, and where the rows of each end: groups are alike."""
+    rows, weight = tensors[:2]
+    if weight.dim() == 2:
+        weight = torch.stack([one for one in tensors[1:] if one.shape == weight.shape])
+    weight = weight if weight.shape[1] == rows.shape[-1] else weight.mT
+    if rows.dim() != 2 or weight.dim() != 3 or weight.shape[1] != rows.shape[-1]:
+        raise ValueError("these shapes are no rows in groups: a gradient, or stored in blocks?")
+    count = len(weight)
+    ends = torch.arange(1, count + 1, device=rows.device) * len(rows) // count
+    return rows, weight, ends
+
+
+def torch_npu_grouped_matmul(tensors: Tensors, _out: list[int]) -> Run:
+    rows, weight, ends = groups_in(tensors)
+    return lambda: torch_npu.npu_grouped_matmul(
+        [rows], [weight], group_list=ends, split_item=3, group_type=0
+    )
+
+
+def product_of_each_group(tensors: Tensors, _out: list[int]) -> Run:
+    rows, weight, ends = groups_in(tensors)
+    begins = [0, *ends.tolist()[:-1]]
+    own = [rows[first:last] for first, last in zip(begins, ends.tolist(), strict=True)]
+    return lambda: torch.cat([one @ each for one, each in zip(own, weight, strict=True)])
+
+
+def torch_npu_moe_token_unpermute(tensors: Tensors, _out: list[int]) -> Run:
+    tokens, shares = tensors[0], tensors[2] if len(tensors) > 2 else None
+    order = torch.randperm(len(tokens), device=tokens.device).to(torch.int32)
+    return lambda: torch_npu.npu_moe_token_unpermute(tokens, order, shares)
+
+
+def gathered_tokens(tensors: Tensors, out: list[int]) -> Run:
+    tokens, count = tensors[0], out[0]
+    order = torch.randperm(len(tokens), device=tokens.device)
+    shares = tensors[2] if len(tensors) > 2 else tokens.new_ones(count, len(tokens) // count)
+    return lambda: (tokens[order].view(count, -1, tokens.shape[-1]) * shares[..., None]).sum(1)
+
+
+def labels_of(scores: torch.Tensor) -> torch.Tensor:
+    return torch.randint(0, scores.shape[-1], scores.shape[:1], device=scores.device)

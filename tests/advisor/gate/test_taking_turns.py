@@ -208,7 +208,9 @@ def test_what_belongs_to_something_else_is_refused(
 
 def test_what_is_gone_of_base_is_held_against_what_it_was_to_save() -> None:
     gone = MeasuredFinding("f" * 16, "NPU201", "", "a.py", 3, kernels_save_ns=(9 * MS, 11 * MS))
-    base = measured([a_run(step, findings=[gone], source="src") for step in (100, 101, 102)])
+    slowest = MeasuredFinding("e" * 16, "NPU310", "", "a.py", 3)  # goes with any change
+    findings = [gone, slowest]
+    base = measured([a_run(step, findings=findings, source="src") for step in (100, 101, 102)])
     head = measured([a_run(step, source="src") for step in (83, 84, 85)])
     made = gate(head, Sides(base, head, paired=True).asked(GateSettings(), Path("base"), TODAY))
     assert made.made is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from tests.advisor.predict.test_what_if import Regime, item
 
@@ -15,6 +17,7 @@ from npufix.advisor.predict.own_pairs import (
     keep_pairs,
     read_pairs,
 )
+from npufix.reports.report import Saving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +79,23 @@ def test_predictions_follow_what_was_measured(measured: tuple[int, ...], verdict
     now = old - after.change.forward.time_ns[1]
     expected = {"half": 0.5 * saved, "loss": -0.3 * saved, "same": saved}[verdict_of]
     assert now == pytest.approx(expected)
+
+
+def test_what_was_stated_is_corrected_and_two_pairs_are_no_narrow_interval() -> None:
+    job = Regime(10).run()
+    evidence, one = gather_evidence(job.profile(), {}), item(job, "norm", 40.0)
+    assert one.change is not None
+    executions = one.change.executions / evidence.steps
+    stated = Saving(round(50_000 * executions), round(70_000 * executions), "")
+    one = replace(one, finding=msgspec.structs.replace(one.finding, saving=stated))
+    keep_pairs([pair("a", 90, one.finding.rule), pair("b", 110, one.finding.rule)])
+    ((after,), kernels) = correct([one], evidence, None), evidence.kernels["duration_ns"]
+    assert after.change is not None
+    assert after.change.forward is not None
+    old = float(kernels.loc[list(one.change.kernels)].sum()) / one.change.executions
+    assert [old - ns for ns in after.change.forward.time_ns] == pytest.approx(
+        [42_000, 60_000, 78_000], rel=1e-3
+    )
 
 
 def test_pairs_of_another_chip_say_nothing() -> None:

@@ -56,20 +56,34 @@ SHAPES = {
     "TopKV2": ("4,8;", "4,3;4,3"),
     "BroadcastTo": ("1,8;2", "4,8"),
     "Pack": ("4,8;4,8", "2,4,8"),
+    "AddRmsNorm": ("4,8;4,8;8", "4,8;4,1;4,8"),
+    "GemmaRmsNorm": ("4,8;8", "4,8;4,1"),
+    "AddLayerNorm": ("4,8;4,8;8;8", "4,8;4,1;4,1"),
+    "GeGluGradV2": ("4,4;4,8;4,4", "4,8"),
+    "GroupNormSilu": ("2,6,5;6;6", "2,6,5;2,3;2,3"),
+    "CrossEntropyLossGrad": ("1;4,8;4", "4,8"),
+    "MoeGatingTopKSoftmax": ("4,8", "4,2;4,2;4,2"),
+    "MoeTokenPermute": ("4,8;4,2", "8,8;8"),
+    "MoeTokenUnpermute": ("8,8;8;4,2", "4,8"),
+    "GroupedMatmul": ("8,4;2,4,6;;;;;2", "8,6"),
+    "BNInfer": ("2,3,4;3;3;3;3", "2,3,4"),
+    "BatchNormV3": ("2,3,4;3;3;3;3", "2,3,4;3;3;3;3"),
+    "CrossEntropyLoss": ("4,8;4", "1;4,8"),
+    "ReduceVar": ("2,3,4", "2,4"),
 }
 ALIKE = {
     kind: like
     for like, kinds in {
         "MatMulV3": "MatMul MatMulV2 MatMulCommon aten::mm aten::matmul",
         "BatchMatMulV2": "BatchMatMul BatchMatMulV3 aten::bmm",
-        "LayerNormV3": "LayerNormV4",
+        "LayerNormV3": "LayerNormV4 LayerNorm",
         "LayerNormGradV3": "LayerNormGrad",
         "RotaryPositionEmbedding": "RotaryMul",
         "RotaryPositionEmbeddingGrad": "RotaryMulGrad",
         "ConcatD": "ConcatV2 Concat",
-        "Slice": "StridedSlice StridedSliceD SplitV SplitVD Split SplitD",
+        "Slice": "SliceD StridedSlice StridedSliceD SplitV SplitVD Split SplitD",
         "Transpose": "TransposeD",
-        "GatherV2": "Gather Embedding",
+        "GatherV2": "GatherV3 Gather Embedding",
         "EmbeddingDenseGradV2": "EmbeddingDenseGrad",
         "Conv2DBackpropInput": "Conv2DBackpropInputV2",
         "Conv2DBackpropFilter": "Conv2DBackpropFilterV2",
@@ -77,11 +91,13 @@ ALIKE = {
         "ReduceSum": "ReduceSumD",
         "ReduceMean": "ReduceMeanD ReduceMax ReduceMaxD ReduceMin",
         "ApplyAdamWV2": "ApplyAdamW",
-        "ForeachAddList": "ForeachMulList",
+        "ForeachAddList": "ForeachMulList ForeachAddListV2",
         "Addcmul": "Addcdiv Lerp",
         "Fill": "Fills",
-        "TopKV2": "TopK",
-        "BroadcastTo": "Tile",
+        "TopKV2": "TopKV3 TopK",
+        "BroadcastTo": "Tile TileD Expand",
+        "GroupNormSilu": "GroupNormSwish GroupNorm GroupNormV2",
+        "ReduceVar": "ReduceLogSumExp",
     }.items()
     for kind in kinds.split()
 }
@@ -101,7 +117,8 @@ def kernels(kind: str, inputs: str, outputs: str, dtype: str = "FLOAT") -> pd.Da
 
 def run(text: str) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "bench"}
-    exec(compile(text, "bench.py", "exec"), space)  # noqa: S102 - what the test is about
+    code = compile(text, "bench.py", "exec", dont_inherit=True)  # as a file of its own is run
+    exec(code, space)  # noqa: S102 - what the test is about
     space["RUNS"], space["WARM_UPS"] = 3, 0
     space["main"]()
     return space

@@ -125,6 +125,14 @@ def test_a_step_is_replayed_and_a_change_is_foreseen(name: str) -> None:
     assert predicted.verdict == ("gain" if gains else "none")
 
 
+def test_many_variants_are_replayed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Regime(10).run()
+    items = [item(job, "norm", 40.0), item(job, "gate", 20.0), item(job, "norm", 30.0)]
+    whole = foreseen(job, *items)
+    monkeypatch.setattr("npufix.advisor.predict.replay._MOST_CELLS", 1)
+    assert foreseen(job, *items).alone == whole.alone
+
+
 def test_each_step_begins_behind_its_copy_to_the_device() -> None:
     job = run([Op("mm", 25, (("MatMulV3", 200),))] * 30, copied_us=900)
     assert foreseen(job).forecast.now_ns == pytest.approx(1000 * job.step_us, rel=0.005)
