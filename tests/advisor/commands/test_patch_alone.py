@@ -70,8 +70,10 @@ def test_a_patch_of_code_whose_packages_are_missing(inside: Npufix, tmp_path: Pa
     checked = inside("verify", "--patch", patch, "--source", source, *on)
     assert checked.returncode == 0, checked.stdout
     wrong = tmp_path / "wrong.patch"
-    assert ", 0.0" in text
-    wrong.write_text(text.replace(", 0.0", ", 1.0"), encoding="utf-8")
+    header, first, *_ = text.split("\n@@ ")  # the change of Head.targets, without the other one
+    assert ", 0.0" in first
+    first = first.replace(", 0.0", ", 1.0")
+    wrong.write_text(f"{header}\n@@ {first}\n", encoding="utf-8")
     asked = ("verify", "--patch", wrong, "--source", source, *on)
     assert inside(*asked).returncode == 3, "not equivalent, however it is headed"
     git = shutil.which("git")
