@@ -104,21 +104,26 @@ def bind_torch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def verify_rule(
-    form: Form, seed: int = 0, rounds: int = _ROUNDS, known: Originals | None = None
+    form: Form,
+    seed: int = 0,
+    rounds: int = _ROUNDS,
+    known: Originals | None = None,
+    *,
+    is_slip: bool = False,
 ) -> Verdict:
     """Run both functions of ``form`` on ``rounds`` drawn inputs and compare all they do.
 
     Where the pattern offers several spellings, each round takes the next one. Several replacements
-    of one pattern are verified with what is ``known`` of it; a slip that needs no tolerance, a
-    wrong shape, then ends the rounds.
+    of one pattern are verified with what is ``known`` of it. What shows in a slip without any
+    tolerance, a wrong shape, ends the rounds.
     """
     pattern, replacement = bind_torch(form.pattern), bind_torch(form.replacement)
     inputs = bind_torch(form.inputs)
     inference = any(condition.excludes_gradients for condition in form.conditions)
-    originals, most_s = (Originals(), _RULE_S) if known is None else (known, _SLIP_S)
+    originals, most_s = known or Originals(), _SLIP_S if is_slip else _RULE_S
     judge, kernels, changed, raised = Judge(), set[str](), set[str](), ""
     for number in range(seed, seed + rounds):
-        if known is not None and judge.differences:
+        if is_slip and judge.differences:
             break
         seen = originals.of(form, number, number - seed)
         original, oracle = seen.record, seen.oracle

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
 pytest.importorskip("torch", reason="torch is needed to verify changes")
+# With one argument each, to try all that it may be takes less than the limit of the search.
 HEAD = """\
 import einops
 import torch
@@ -36,8 +37,8 @@ class Head(Base):
         super().__init__(init_cfg=None)
         self.assigner = HEADS.build(channels)
 
-    def targets(self, areas: torch.Tensor, points):
-        inside = self.assigner.inside(points)
+    def targets(self, areas: torch.Tensor):
+        inside = self.assigner.inside(areas)
         areas = areas.clone()
         areas[inside > 0] = 0.0
         return self.assigner.join(areas)

@@ -51,7 +51,6 @@ def added(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
-    npufix: Npufix,
     inside: Npufix,
     example: Path,
     tmp_path: Path,
@@ -61,7 +60,7 @@ def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
     before = train(*steps)
     report, page = tmp_path / "report.json", tmp_path / "report.html"
     out = ("-o", tmp_path / "npufix.patch", "--report", report, "--report", page)
-    done = npufix("patch", DUMP, "--source", example, *out)
+    done = inside("patch", DUMP, "--source", example, *out)
     assert done.returncode == 0
     every = json.loads(report.read_text(encoding="utf-8"))["findings"]
     findings = [f for f in every if f["kind"] == "code"]

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
+    from pathlib import Path
 
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.xdist_group("runs")  # they share one dear fixture
-ROOT = Path(__file__).parents[3]
 
 
 def generate(folder: Path, *options: str) -> Path:
-    command = [sys.executable, "-m", "benchmarks.generator", str(folder), *options]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["benchmarks.generator", str(folder), *options])
+        runpy.run_module("benchmarks.generator", run_name="__main__")
     return folder
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,8 +54,13 @@ def loss(x, y, cfg):
         (OF_A_FUNCTION, "** 2).sum()", "** 2).sum(dtype=None)", "** 2).mean()"),
     ],
 )
-def test_a_configuration_is_read_by_keys(
-    text: str, old: str, right: str, wrong: str, tmp_path: Path
+def test_a_configuration_is_read_by_keys(  # noqa: PLR0913, PLR0917 - what and where
+    text: str,
+    old: str,
+    right: str,
+    wrong: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     kept = verdict(text, (old, right))
     assert kept.status.value == "equivalent", kept.reason
@@ -65,9 +69,10 @@ def test_a_configuration_is_read_by_keys(
     assert "stand-in configuration" in refuted.reason
     program = tmp_path / "wrong.py"
     program.write_text(refuted.script)
-    shown = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
-    assert shown.returncode == 1, shown.stdout + shown.stderr
-    assert "differ" in shown.stdout
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(program), run_name="__main__")
+    assert end.value.code == 1
+    assert "differ" in capsys.readouterr().out
 
 
 OF_A_BATCH = """

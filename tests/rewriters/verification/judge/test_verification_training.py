@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from verification_snippets import verify_here
 
-from npufix.rewriters.verification import Job, verify
+from npufix.rewriters.verification import Job
 from npufix.rewriters.verification.verdict import Status
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def job(new: str) -> Job:
     return Job("/user/scale.py", "/user", original, patched, "Scale.forward", (first,), lines)
 
 
-def test_what_is_kept_from_the_first_call_is_seen_in_the_second(tmp_path: Path) -> None:
-    stale, right = verify([job(STALE), job(SUM)])
+def test_what_is_kept_from_the_first_call_is_seen_in_the_second(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale, right = verify_here([job(STALE), job(SUM)])
     assert right.status is Status.EQUIVALENT, right
     assert any(measure.what == "self.weight after 3 steps" for measure in right.measures)
     assert stale.status is Status.REFUTED, stale
@@ -56,11 +58,11 @@ def test_what_is_kept_from_the_first_call_is_seen_in_the_second(tmp_path: Path) 
     assert "3 optimiser steps" in stale.counterexample
     program = tmp_path / "wrong.py"
     program.write_text(stale.script, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "result in step 2" in done.stdout
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(program), run_name="__main__")
+    said = capsys.readouterr()
+    assert (end.value.code, said.err) == (1, "")
+    assert "result in step 2" in said.out
 
 
 def test_a_program_opens_the_model_that_an_object_holds(
