@@ -75,15 +75,15 @@ PICKED = (
     # pieces that are computed of themselves
     Rewritten(
         """
-def normalize(logits: torch.Tensor, n: int, groups: int):
-    for i in range(groups):
+def normalize(logits: torch.Tensor, n: int, pieces: int):
+    for i in range(pieces):
         logits[:, n * i : n * (i + 1)] = logits[:, n * i : n * (i + 1)].softmax(dim=1)
     return logits
 """,
         """
-def normalize(logits: torch.Tensor, n: int, groups: int):
-    logits[:, :groups * n].unflatten(1, (groups, n))[:] = (
-        logits[:, :groups * n].unflatten(1, (groups, n)).softmax(dim=2)
+def normalize(logits: torch.Tensor, n: int, pieces: int):
+    logits[:, :pieces * n].unflatten(1, (pieces, n))[:] = (
+        logits[:, :pieces * n].unflatten(1, (pieces, n)).softmax(dim=2)
     )
     return logits
 """,

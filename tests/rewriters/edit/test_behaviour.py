@@ -91,7 +91,7 @@ def can_be_called(example: Rewritten) -> bool:
     exec(HEADER + example.before, scope)  # noqa: S102 - our own examples
     try:
         scope[function.name](**{a.arg: known[a.arg] for a in function.args.args})
-    except (IndexError, RuntimeError, ValueError):
+    except (IndexError, RuntimeError, TypeError, ValueError):
         return False
     return True
 

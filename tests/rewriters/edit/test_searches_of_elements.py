@@ -624,7 +624,7 @@ def test_a_list_that_is_only_an_index_stays_a_tensor(
     ("body", "there", "here"),
     [
         ("for row in OF:\n            out.append(row[row != 0].tolist())", "y_cpu", "x"),
-        ("out = [i[:n].tolist() for i, n in zip(OF, sizes, strict=True)]", "x.cpu()", "x"),
+        ("out = [i[:n].tolist() for i, n in zip(OF, data, strict=True)]", "x.cpu()", "x"),
         ("out = [{c: OF[i, j].item() for j, c in self.names} for i in range(9)]", "y_cpu", "x"),
         ("n = OF\n        out = [g.sum().item() for g in torch.split(n, 2)]",
          "self.processor(x)['n']", "x"),

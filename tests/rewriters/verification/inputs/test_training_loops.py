@@ -462,7 +462,7 @@ def test_weights_are_not_sought_among_millions_of_calls() -> None:
     _Search.run_on_filters(looking)
 
 
-FROZEN = """
+FREEZES = """
 def critic_loss(critic: torch.nn.Module, fake: torch.Tensor) -> torch.Tensor:
     before = [p.requires_grad for p in critic.parameters()]
     for p in critic.parameters():
@@ -475,4 +475,4 @@ def critic_loss(critic: torch.nn.Module, fake: torch.Tensor) -> torch.Tensor:
 
 
 def test_what_was_frozen_before_stays_so() -> None:
-    assert verdict(FROZEN, ("p.requires_grad_(was)", "p.requires_grad_(True)")).script
+    assert verdict(FREEZES, ("p.requires_grad_(was)", "p.requires_grad_(True)")).script
