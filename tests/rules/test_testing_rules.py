@@ -82,9 +82,13 @@ def test_what_does_not_compute_the_same_is_named(
     assert words in " ".join(found[check])
 
 
-def test_a_slip_that_ends_its_process_leaves_the_others_theirs() -> None:
+def test_a_slip_that_ends_or_stops_its_process_leaves_the_others_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = pytest.importorskip("torch")
-    from npufix.advisor.rules_test.computing import find_stages
+    from npufix.advisor.rules_test import computing
+
+    monkeypatch.setattr(computing, "_HANGING", 20)
 
     def pattern(x: Any) -> Any:
         return x.exp()
@@ -95,11 +99,15 @@ def test_a_slip_that_ends_its_process_leaves_the_others_theirs() -> None:
     def crashes(_x: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def stops(_x: Any) -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF, signal.SIGALRM})
+        signal.pause()
+
     def inputs(draw: Draw) -> dict[str, object]:
         return {"x": draw.floats(2, 3, dtype=torch.float32)}
 
-    slips = [[Form(pattern, slip, inputs)] for slip in (crashes, pattern, crashes, wrong)]
-    assert find_stages(slips) == [0, 3, 0, 0]
+    slips = [[Form(pattern, slip, inputs)] for slip in (crashes, pattern, stops, wrong)]
+    assert computing.find_stages(slips) == [0, 3, 0, 0]
 
 
 @pytest.mark.parametrize("text", ["RULE = 1\n", "import nothing_of_this_name\n", "def f(:\n"])
