@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.state import State
 
 
-_SHOWS_PROGRESS = re.compile(r"(^|\.)(tqdm|track|progress_bar)$")
+SHOWS_PROGRESS = re.compile(r"(^|[._])(tqdm|trange|track|progress_?bar|prange)$")
+"""What people see how far a loop is by: its items are those that it is given."""
 
 
 class Statements(Protocol):
@@ -245,7 +246,7 @@ def _counts(items: Node) -> bool:
         case Op.PHI:
             return all(map(_counts, args[1:]))
         case Op.CALL:
-            shown = _SHOWS_PROGRESS.search(str(args[0].value)) is not None
+            shown = SHOWS_PROGRESS.search(str(args[0].value)) is not None
             return shown and len(args) > 1 and _counts(args[1])
     return False
 

@@ -20,6 +20,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.graph.control_flow import SHOWS_PROGRESS
 from npufix.rewriters.graph.modules.syntax import children, holds_line, last_name, nodes_of
 
 if TYPE_CHECKING:
@@ -79,9 +80,6 @@ def pace(function: FunctionNode, line: int) -> Pace | None:
     return Pace.BETWEEN if around else Pace.AROUND
 
 
-_SHOWS_PROGRESS = re.compile(r"(tqdm|trange|track|progress_?bar|prange)$")
-
-
 def _is_beside_progress(function: FunctionNode, line: int) -> bool:
     """Tell whether a line runs once for a loop so long that people are shown how far it is.
 
@@ -92,7 +90,7 @@ def _is_beside_progress(function: FunctionNode, line: int) -> bool:
         for n in nodes_of(function)
         if isinstance(n, ast.For)
         and isinstance(n.iter, ast.Call)
-        and _SHOWS_PROGRESS.search(last_name(n.iter.func))
+        and SHOWS_PROGRESS.search(last_name(n.iter.func))
     ]
     return bool(loops) and not any(holds_line(loop.body, line) for loop in loops)
 
