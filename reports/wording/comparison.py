@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
 
 UNKNOWN = "—"
-_FEW = 0.05
 _ROUNDING = 1e-4
 _TIMES_AS_MUCH = 10
 _MOST_TIMES = 30

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BACKWARD = "silent"
 _NAME = "npu_grouped_matmul"
-_BY_ROWS, _BY_COLUMNS = 0, 2
+_BY_COLUMNS = 2
 _MATRIX = 2
 _CUBE = 3
 _ONE_RESULT = (2, 3)

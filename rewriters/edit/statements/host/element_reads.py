@@ -258,9 +258,7 @@ def is_number_there(  # noqa: C901, PLR0911, PLR0912 - one case a use
                 return test is inner
             case ast.comprehension(ifs=tests):
                 return inner in tests
-            case ast.keyword(
-                arg="max" | "min" | "k" | "size" | "length" | "start" | "repeats" | "shifts"
-            ):
+            case ast.keyword(arg=word) if word in _WORDS:
                 pass
             case ast.Call(function, arguments):
                 called = last_name(function)

@@ -44,8 +44,6 @@ _KEPT = re.compile(
     r"(?i)(^|_)(tb|log\w*|(train(ing)?|learn(ing)?)_infos?|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
 )
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
-_ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
-"""What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
 _LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
 _OF_LIGHTNING = frozenset({"on_epoch", "on_step", "prog_bar", "rank_zero_only", "sync_dist"})
 """What Lightning's ``self.log`` alone is told besides."""

@@ -36,8 +36,6 @@ _NO_SHAPE_BEFORE = re.compile(
 )
 _OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)  # and nothing between
 _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
-_ARROW = re.compile(r"->|→")
-"""What stands after it is of the result: ``x (N, D) -> int8 values``."""
 _MADE_OF = re.compile(r"\w[ \t]+`*$")
 _AS = re.compile(r"^[ \t`]*(?:as|to|into|in)\b.*", re.DOTALL)
 """``Rows of x (N, D) as int8`` are what is made of x."""
