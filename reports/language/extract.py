@@ -54,7 +54,7 @@ _SINGLE_WORDS = re.compile(r"reports/(terminal|markdown|wording)/")
 _WORDS = re.compile(r"[A-Za-z]{2,}[^A-Za-z{}]* +[^A-Za-z]*[A-Za-z]{2,}|[A-Za-z]{4,}")
 _CODE_TEXT = re.compile(
     r"^(SELECT|CAST|ifnull|NOT INDEXED|bold |if True|diff --git|INSERT|CREATE|WITH|FROM|WHERE"
-    r"|[A-Z][A-Za-z0-9]*( [A-Z][A-Za-z]*)+(\(\w+\))?$|Input |import |from [\w{} .]+ import "
+    r"|[A-Z][A-Za-z0-9]*( [A-Z][A-Za-z]*)+(\(\w+\))?$|Input |import |try:\n|from [\w{} .]+ import "
     r"|class \w+|def \w|torch\.|npu_|pip install"
     r"|python -m|git |--?\w+$|\.\*|\(\?|\^)|\\[bsdw]|::|[a-z]\|[a-z]|^\W*\w+\($|\w=\{"
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from npufix.advisor.predict.timing.measuring import fill_in
 from npufix.profiling_parsers.profile import DumpError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def collective_program(
         "cases": "\n".join(f"    {tuple(case)!r}," for case in cases),
         "ways": ", ".join(_WAYS[re.sub("_", "", found[1]).lower()]),
     }
-    return re.sub(r"@(\w+)@", lambda part: values[part[1]], _PROGRAM)
+    return fill_in(_PROGRAM, values)
 
 
 def _cases(rows: pd.DataFrame, most: int, sizes: Mapping[str, int]) -> Sequence[Case]:
@@ -105,10 +106,7 @@ import time
 import torch
 import torch.distributed as dist
 
-try:
-    import torch_npu
-except Exception:  # without CANN it cannot be loaded
-    torch_npu = None
+@torch_npu@
 
 OPERATOR = @operator@
 
@@ -177,25 +175,16 @@ def begin():
     return device, wait, rank, dist.get_world_size()
 
 
-def measure(run, wait):
-    """Return the median and the quartiles of a run, microseconds."""
-    for _ in range(WARM_UPS):
-        run()
-    times = []
-    for _ in range(RUNS):
-        wait()
-        dist.barrier()
-        wait()
-        begin_s = time.perf_counter()
-        run()
-        wait()
-        times.append(1e6 * (time.perf_counter() - begin_s))
-    low, middle, high = statistics.quantiles(times, n=4)
-    return middle, low, high
+@measure@
 
 
 def main():
     device, wait, rank, world = begin()
+
+    def together():
+        wait()
+        dist.barrier()
+        wait()
 
     def say(text):
         if rank == 0:
@@ -207,7 +196,7 @@ def main():
         x = torch.ones(max(world, size // 4), device=device)
         for way in WAYS:
             try:
-                middle, low, high = measure(way(x, world), wait)
+                middle, low, high = measure(way(x, world), wait, together)
             except (RuntimeError, ValueError) as error:
                 say(f"  {way.__name__:28} cannot run: {error}")
                 continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.advisor.predict.timing import ways
 from npufix.advisor.predict.timing.calls import WAYS, Call
+from npufix.advisor.predict.timing.measuring import fill_in
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -83,7 +84,7 @@ def timing_program(
         ),
         "ways": ", ".join(name for name, _ in own),
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _PROGRAM)
+    return fill_in(_PROGRAM, values)
 
 
 def rules_about(operator: str, rules: Sequence[Substitution]) -> list[Substitution]:
@@ -160,10 +161,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-try:
-    import torch_npu
-except Exception:  # without CANN it cannot be loaded
-    torch_npu = None
+@torch_npu@
 
 OPERATOR = @operator@
 
@@ -198,19 +196,7 @@ def make(shape, dtype, device):
     return torch.ones(shape, dtype=dtype, device=device)
 
 
-def measure(run, synchronize):
-    """Return the median and the quartiles of a run, microseconds."""
-    for _ in range(WARM_UPS):
-        run()
-    synchronize()
-    times = []
-    for _ in range(RUNS):
-        begin = time.perf_counter()
-        run()
-        synchronize()
-        times.append(1e6 * (time.perf_counter() - begin))
-    low, middle, high = statistics.quantiles(times, n=4)
-    return middle, low, high
+@measure@
 
 
 def main():
