@@ -14,7 +14,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, text_after
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
@@ -36,9 +36,12 @@ def convert_once(here: Surroundings, code: ast.Call) -> Proposal | None:
         return None
     made = here.text(code.func).removesuffix("tensor") + "as_tensor"
     change = Change(here.span(code.func), made)
-    shown = here.text(code).replace(here.text(code.func), made, 1)
     return Proposal(
-        code, form="converted", changes=(change,), shown=shown, asked=(("x", f"self.{name}"),)
+        code,
+        form="converted",
+        changes=(change,),
+        shown=text_after(here, code, [change]),
+        asked=(("x", f"self.{name}"),),
     )
 
 

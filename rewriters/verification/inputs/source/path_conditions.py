@@ -402,11 +402,8 @@ def _list_compared(
     more = {ast.Gt: 1, ast.GtE: 0, ast.Lt: -1, ast.LtE: 0}
     less = {ast.Gt: 0, ast.GtE: -1, ast.Lt: 0, ast.LtE: 1}
     way = (more if outcome else less)[type(op)]
-    more_than_none = (first, way) == (0, 1)
-    value = (
-        _other(first, name) if more_than_none else first + way if isinstance(first, int) else None
-    )
-    return (value,) if isinstance(first, int) else ()
+    whole = [first] if isinstance(first, int) else []
+    return tuple(_other(n, name) if (n, way) == (0, 1) else n + way for n in whole)
 
 
 def _of_remainder(
