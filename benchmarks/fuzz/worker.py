@@ -212,21 +212,23 @@ class Fuzzer:
     def _read(self, *, whole: bool, watched: bool) -> BaseException | None:
         target, before = self._target, sys.gettrace()
         limit = resource.getrlimit(resource.RLIMIT_AS)
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
-            if watched:  # what is loaded for the first input is not counted either
-                _limit_memory(limit[1])
-                sys.settrace(self._call)
-            target.quick(self._path)
-            if whole and target.whole is not None:
-                self._wholes += 1
-                target.whole(self._folder, self._wholes % _THOROUGH_EACH == 1)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            try:
+                if watched:  # what is loaded for the first input is not counted either
+                    _limit_memory(limit[1])
+                    sys.settrace(self._call)
+                target.quick(self._path)
+                if whole and target.whole is not None:
+                    self._wholes += 1
+                    target.whole(self._folder, self._wholes % _THOROUGH_EACH == 1)
+            finally:  # the alarm may still come between the last line of a reader and this one
+                signal.setitimer(signal.ITIMER_PROF, 0)
         except (Exception, _TooSlow) as error:  # noqa: BLE001 - any error is what is looked for
             return error
         finally:
             sys.settrace(before)
             resource.setrlimit(resource.RLIMIT_AS, limit)
-            signal.setitimer(signal.ITIMER_PROF, 0)
         return None
 
     def _call(self, frame: FrameType, _event: str, _argument: object) -> Any:  # noqa: ANN401 - of settrace
