@@ -200,6 +200,7 @@ def list_histories(
         if found is None:
             uncalled[name] = []
         else:
+            uncalled.pop(name, None)  # of another object, or with other arguments, none may run
             started = time.process_time()
             keys = list_keys(owner, name)
             fill = Earlier(name, tuple(found.specs.items()), keys=keys)

@@ -38,6 +38,7 @@ from npufix.rewriters.verification.inputs.sorts_and_looks import (
     Looks,
     Sorts,
     is_unlikely,
+    order_likely,
     passes,
 )
 from npufix.rewriters.verification.inputs.source import several
@@ -48,6 +49,7 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
     is_default,
     vary_default,
 )
@@ -68,7 +70,7 @@ from npufix.rewriters.verification.inputs.tracing import (
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
@@ -317,6 +319,13 @@ class _Search:
         if recipe is None or recipe.attributes is not None:
             return
         self._run_after_others(recipe, read)
+        if (
+            not self.found.assignments
+        ):  # ``add(feat)`` keeps what ``nearest(query)`` is held against
+            names = (p.name for p in self.target.parameters())
+            alike = {shape for n in names for shape in self.declared.list_shapes(n, WIDTH)}
+            if alike:
+                self._run_after_others(recipe, read, alike)
         # What the object is made with may lead elsewhere, whatever has been called before.
         left = self.wanted.unreached(self.found.reached)
         for values in self._list_asked(recipe) if left else ():
@@ -330,21 +339,15 @@ class _Search:
         reached = ((made, self.wanted.reached(places or ())) for made, places in ran)
         return next((made for made, of in reached if any(type(p) is int for p in of)), None)
 
-    def _run_after_others(self, recipe: Recipe, read: Callable[[str], Declarations]) -> None:
+    def _run_after_others(
+        self,
+        recipe: Recipe,
+        read: Callable[[str], Declarations],
+        shapes: Collection[tuple[int, ...]] = (),
+    ) -> None:
         def combine(other: Target) -> Iterator[Assignment]:
             beside = replace(self, target=other, declared=read(other.qualname))
-            whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
-            made = beside.declared.made_with(recipe.arguments)
-            unlikely: list[Assignment] = []
-            for one in beside.combine(recipe):
-                unsaid = {n: s for n, s in one.specs.items() if n not in whole}
-                if not is_unlikely(unsaid):
-                    meant = replace(one, specs=made.widen(one.specs))
-                    if is_integral(unsaid):
-                        unlikely.append(meant)
-                    else:
-                        yield meant
-            yield from unlikely
+            return order_likely(beside.combine(recipe), beside.declared, recipe, shapes)
 
         def runs(other: Target, one: Assignment, times: int) -> bool:
             return trace_call(other, CallCase(one), times=times) is not None
