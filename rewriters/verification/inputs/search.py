@@ -62,6 +62,7 @@ from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import (
     add_floats,
+    find_reaching,
     list_late,
     pass_all,
     reach_making,
@@ -315,7 +316,7 @@ class _Search:
         ``read`` returns what is declared of another one.
         """
         made = next((r for r in self.options if r is not None), None)
-        recipe = made and (self._find_reaching() or made)
+        recipe = made and (find_reaching(self.target, self.wanted, self.found) or made)
         if recipe is None or recipe.attributes is not None:
             return
         self._run_after_others(recipe, read)
@@ -333,12 +334,6 @@ class _Search:
                 if made is not None and made != recipe and made.attributes is None:
                     self._run_after_others(made, read)
 
-    def _find_reaching(self) -> Recipe | None:
-        """Return the first way to make the object by which the lines run, not tests above alone."""
-        ran = ((a.recipe, trace_call(self.target, CallCase(a))) for a in self.found.assignments)
-        reached = ((made, self.wanted.reached(places or ())) for made, places in ran)
-        return next((made for made, of in reached if any(type(p) is int for p in of)), None)
-
     def _run_after_others(
         self,
         recipe: Recipe,
@@ -353,7 +348,7 @@ class _Search:
             return trace_call(other, CallCase(one), times=times) is not None
 
         known = [a.specs for a in self.found.assignments if a.recipe == recipe]
-        for used in list_histories(self.target, recipe, combine, runs, self.found.uncalled):
+        for used in list_histories(self.target, recipe, combine, runs, self.found):
             again = (Assignment(used, specs) for specs in known)
             tried = itertools.chain(again, self.combine(used))
             # The lines may be run by the calls before: where the best score is set, and not beaten.
