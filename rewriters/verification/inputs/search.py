@@ -25,7 +25,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     tell_of_object,
 )
 from npufix.rewriters.verification.inputs.cases.modes import ASKS_GRADIENTS
-from npufix.rewriters.verification.inputs.cases.settings import train_filters
+from npufix.rewriters.verification.inputs.cases.settings import list_weight_variants
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
@@ -141,7 +141,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_as_refused()
     looking.run_further()
     looking.run_otherwise_made(made)
-    looking.run_on_filters()
+    looking.run_on_other_weights()
     looking.run_as_bound()
     looking.run_after_others(lambda name: read_declarations(job.original, name, job.assumed))
     late = () if found.assignments else list_late(target, next(iter(options), None))
@@ -265,12 +265,12 @@ class _Search:
                 asked.append(values)
         return asked[:_MOST_GOALS]
 
-    def run_on_filters(self) -> None:
-        """Train weights of three dimensions, where those of one and two reach no further line."""
+    def run_on_other_weights(self) -> None:
+        """Train other weights, where those of one and two dimensions reach no further line."""
         if not self.wanted.unreached(self.found.reached):
             return
         calls = (c for r in self.options[:1] for c in itertools.islice(self.combine(r), _LIKELY))
-        tried = (made for call in calls if (made := train_filters(call)) != call)
+        tried = (made for call in calls for made in list_weight_variants(call))
         self.run(tried, time.process_time() + _DEFAULT_S, most=1)
 
     def run_as_bound(self) -> None:

@@ -6,7 +6,6 @@ A counterexample makes them again by the functions of this file.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -36,6 +35,7 @@ from npufix.rewriters.verification.inputs.objects.weights import (
     filters,
     groups,
     list_modules,
+    overflowing,
     parameters,
     remembering,
 )
@@ -132,9 +132,7 @@ def descent() -> torch.optim.Optimizer:
 
 def overflown() -> torch.optim.Optimizer:
     """Return an optimiser of weights of its own, one of whose gradients is not finite."""
-    made = parameters(0)
-    made[0].grad = torch.full_like(made[0], math.inf)
-    return torch.optim.SGD(made, lr=0.125)
+    return torch.optim.SGD(overflowing(0), lr=0.125)
 
 
 def linear(seed: int) -> torch.nn.Module:
@@ -333,10 +331,17 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     return [make_again(parameters, _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
 
 
-def with_filters(spec: Spec) -> Spec:
-    """Return weights of which some have three dimensions, in place of those that have two."""
-    made = isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS
-    return make_again(filters, "parameters with gradients, some of a convolution") if made else spec
+def vary_weights(spec: Spec) -> list[Spec]:
+    """Return weights of which some have three dimensions, in place of those that have two.
+
+    And such that one of the gradients has overflown.
+    """
+    if not (isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS):
+        return []
+    return [
+        make_again(filters, f"{_WITH_GRADIENTS}, some of a convolution"),
+        make_again(overflowing, f"{_WITH_GRADIENTS}, one of which is infinite", 0),
+    ]
 
 
 def make_groups(name: str) -> Spec:
