@@ -66,14 +66,13 @@ def list_weight_variants(one: Assignment) -> Iterator[Assignment]:
 
     And with a gradient that is infinite.
     """
-    recipe = one.recipe
     for name, spec in one.specs.items():
         for other in vary_weights(spec):
             yield replace(one, specs={**one.specs, name: other})
-    for name, spec in recipe.arguments if recipe is not None else ():
-        for other in vary_weights(spec):
-            given = tuple((n, other if n == name else s) for n, s in recipe.arguments)
-            yield replace(one, recipe=replace(recipe, arguments=given))
+    recipe = one.recipe
+    if recipe is not None:
+        every = ((n, other) for n, s in recipe.arguments for other in vary_weights(s))
+        yield from (replace(one, recipe=recipe.made_with(**{n: other})) for n, other in every)
 
 
 def _list_made_anew(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Recipe]]:

@@ -263,8 +263,9 @@ def offer_graph(name: str) -> list[Spec]:
 
 def make_layer(kind: str, seed: int, **settings: object) -> MadeArgument:
     """Return a layer of a class of ``torch.nn``, with small sizes."""
-    told = "".join(f", {name}={value!r}" for name, value in settings.items())
-    return make_again(layer, f"an nn.{kind}{told and f' with {told[2:]}'}", kind, seed, **settings)
+    told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    label = f"an nn.{kind} with {told}" if told else f"an nn.{kind}"
+    return make_again(layer, label, kind, seed, **settings)
 
 
 def offer_layers(kind: str, seed: int, use: Use) -> list[Spec]:
@@ -339,8 +340,8 @@ def vary_weights(spec: Spec) -> list[Spec]:
     if not (isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS):
         return []
     return [
-        make_again(filters, f"{_WITH_GRADIENTS}, some of a convolution"),
-        make_again(overflowing, f"{_WITH_GRADIENTS}, one of which is infinite", 0),
+        make_again(filters, "parameters with gradients, some of a convolution"),
+        make_again(overflowing, "parameters with gradients, one of which is infinite", 0),
     ]
 
 
