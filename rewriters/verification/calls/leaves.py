@@ -50,11 +50,17 @@ def go_through(value: object) -> object:
 
 
 def _take_apart(module: torch.nn.Module) -> dict[str, object]:
-    """Return what tells a module that is a result from another: its parts, weights and modes."""
+    """Return what tells a module that is a result from another: its parts, weights and modes.
+
+    And the settings of layers of torch: the dilation that a folded convolution has lost.
+    """
     found: dict[str, object] = {}
     for name, part in module.named_modules():
         found[f"{name}.class".lstrip(".")] = type(part).__name__
-        found[f"{name}.training".lstrip(".")] = part.training
+        own = vars(part) if type(part).__module__.startswith("torch.nn.modules") else {}
+        for key, held in {**own, "training": part.training}.items():
+            if isinstance(held, int | float | str | tuple) and not key.startswith("_"):
+                found[f"{name}.{key}".lstrip(".")] = held
     weights = (*module.named_parameters(), *module.named_buffers())
     return found | dict(weights)
 

@@ -27,7 +27,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
-from npufix.rewriters.verification.inputs.source.several import find_parallel
+from npufix.rewriters.verification.inputs.source.several import find_parallel, find_twins
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -101,11 +101,12 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         if row not in table:
             table.append(row)
     side_by_side = find_parallel(function)
+    twins_match = partial(_are_of_one_make, find_twins(function))
     for cost in range(_MOST_COST):
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):
                 guessed = {p.name: s for p, s in zip(wanted, chosen, strict=True)}
-                yield from tie_lists(guessed, side_by_side, made) if side_by_side else (guessed,)
+                yield from filter(twins_match, tie_lists(guessed, side_by_side, made))
 
 
 def _unless_made(offered: Sequence[Spec], guesses: Sequence[Spec]) -> Sequence[Spec]:
@@ -154,6 +155,9 @@ def tie_lists(
 
     With tensors of the same shapes first. ``made`` is the object whose method is called.
     """
+    if not side_by_side:
+        yield specs
+        return
     alike, long = dict(specs), dict(specs)
     for names in side_by_side:
         held = next(filter(None, (_list_held(name, specs, made) for name in names)), [])
@@ -170,6 +174,10 @@ def tie_lists(
     yield alike
     if long != alike:
         yield long
+
+
+def _are_of_one_make(twins: Sequence[frozenset[str]], specs: Mapping[str, Spec]) -> bool:
+    return all(len({str(specs[n]) for n in names & specs.keys()}) <= 1 for names in twins)
 
 
 def _list_held(name: str, specs: Mapping[str, Spec], made: object) -> list[object]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.verification.calls.values import Flavour, Spec
     from npufix.rewriters.verification.inputs.recipes import Recipe
+    from npufix.rewriters.verification.inputs.search_result import SearchResult
     from npufix.rewriters.verification.inputs.target import Assignment, Target
 
 _CALLED_BY_NAME = frozenset({"__call__", "__enter__", "__setitem__"})
@@ -67,7 +68,7 @@ _EPOCHS = ((3, 1, 2, 0), (0, 3, 1, 2))
 _PLATEAU = 3
 """Calls of which one is better than all before it: what waits for the next one waits in two."""
 _COUNTS_ON = r"epoch|step|iter"
-_NAMES_ONE = r"(^|_)(key|id|idx|index|slot|page|item|token|symbol)$"
+_NAMES_ONE = r"(^|_)(key|id|idx|index|slot|page|item|token|symbol|name|tag)$"
 """A number or a text that is one of several: others in other calls, and the first one again."""
 _MOST_NAMES = 5
 _ANOTHER = 1
@@ -134,7 +135,7 @@ class Earlier:
         return given
 
     def _names_one(self, name: str, value: object) -> bool:
-        named = name in self.keys or (type(value) is int and re.search(_NAMES_ONE, name))
+        named = name in self.keys or re.search(_NAMES_ONE, name)
         return bool(named) and type(value) in {int, str}
 
     def about_others(self) -> Earlier:
@@ -167,12 +168,12 @@ def list_histories(
     recipe: Recipe,
     combine: Callable[[Target], Iterator[Assignment]],
     runs: Callable[[Target, Assignment, int], bool],
-    uncalled: dict[str, list[str]],
+    noted: SearchResult,
 ) -> Iterator[Recipe]:
     """Yield an object as a recipe makes it, after calls that write what the method reads.
 
     ``combine`` returns arguments that are worth a try for another method of the class, and ``runs``
-    says whether so many calls with them run. ``uncalled`` takes the methods of which no call runs,
+    says whether so many calls with them run. ``noted`` takes the methods of which no call runs,
     and what no other one changes of that which they change little by little.
     """
     owner = target.owner
@@ -188,6 +189,7 @@ def list_histories(
     shared = _list_shared(owner, read)
     if shared:
         recipe = _with_room(target, recipe)
+    uncalled = noted.uncalled
     known: dict[str, Earlier] = {}
     seconds: dict[str, float] = {}
     fillers = _choose(shared)
@@ -198,8 +200,10 @@ def list_histories(
         found = _find_running(combine(other), partial(runs, other), 2)
         found = found or _find_running(combine(other), partial(runs, other), 1)
         if found is None:
-            uncalled[name] = []
+            uncalled.update({name: []} if name not in noted.called else {})
         else:
+            uncalled.pop(name, None)
+            noted.called.add(name)
             started = time.process_time()
             keys = list_keys(owner, name)
             fill = Earlier(name, tuple(found.specs.items()), keys=keys)

@@ -25,7 +25,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     tell_of_object,
 )
 from npufix.rewriters.verification.inputs.cases.modes import ASKS_GRADIENTS
-from npufix.rewriters.verification.inputs.cases.settings import train_filters
+from npufix.rewriters.verification.inputs.cases.settings import list_weight_variants
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
@@ -38,6 +38,7 @@ from npufix.rewriters.verification.inputs.sorts_and_looks import (
     Looks,
     Sorts,
     is_unlikely,
+    order_likely,
     passes,
 )
 from npufix.rewriters.verification.inputs.source import several
@@ -48,6 +49,7 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
     is_default,
     vary_default,
 )
@@ -60,6 +62,7 @@ from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import (
     add_floats,
+    find_reaching,
     list_late,
     pass_all,
     reach_making,
@@ -68,7 +71,7 @@ from npufix.rewriters.verification.inputs.tracing import (
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
@@ -138,7 +141,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_as_refused()
     looking.run_further()
     looking.run_otherwise_made(made)
-    looking.run_on_filters()
+    looking.run_on_other_weights()
     looking.run_as_bound()
     looking.run_after_others(lambda name: read_declarations(job.original, name, job.assumed))
     late = () if found.assignments else list_late(target, next(iter(options), None))
@@ -262,12 +265,12 @@ class _Search:
                 asked.append(values)
         return asked[:_MOST_GOALS]
 
-    def run_on_filters(self) -> None:
-        """Train weights of three dimensions, where those of one and two reach no further line."""
+    def run_on_other_weights(self) -> None:
+        """Train other weights, where those of one and two dimensions reach no further line."""
         if not self.wanted.unreached(self.found.reached):
             return
         calls = (c for r in self.options[:1] for c in itertools.islice(self.combine(r), _LIKELY))
-        tried = (made for call in calls if (made := train_filters(call)) != call)
+        tried = (made for call in calls for made in list_weight_variants(call))
         self.run(tried, time.process_time() + _DEFAULT_S, most=1)
 
     def run_as_bound(self) -> None:
@@ -313,10 +316,17 @@ class _Search:
         ``read`` returns what is declared of another one.
         """
         made = next((r for r in self.options if r is not None), None)
-        recipe = made and (self._find_reaching() or made)
+        recipe = made and (find_reaching(self.target, self.wanted, self.found) or made)
         if recipe is None or recipe.attributes is not None:
             return
         self._run_after_others(recipe, read)
+        if (
+            not self.found.assignments
+        ):  # ``add(feat)`` keeps what ``nearest(query)`` is held against
+            names = (p.name for p in self.target.parameters())
+            alike = {shape for n in names for shape in self.declared.list_shapes(n, WIDTH)}
+            if alike:
+                self._run_after_others(recipe, read, alike)
         # What the object is made with may lead elsewhere, whatever has been called before.
         left = self.wanted.unreached(self.found.reached)
         for values in self._list_asked(recipe) if left else ():
@@ -324,33 +334,21 @@ class _Search:
                 if made is not None and made != recipe and made.attributes is None:
                     self._run_after_others(made, read)
 
-    def _find_reaching(self) -> Recipe | None:
-        """Return the first way to make the object by which the lines run, not tests above alone."""
-        ran = ((a.recipe, trace_call(self.target, CallCase(a))) for a in self.found.assignments)
-        reached = ((made, self.wanted.reached(places or ())) for made, places in ran)
-        return next((made for made, of in reached if any(type(p) is int for p in of)), None)
-
-    def _run_after_others(self, recipe: Recipe, read: Callable[[str], Declarations]) -> None:
+    def _run_after_others(
+        self,
+        recipe: Recipe,
+        read: Callable[[str], Declarations],
+        shapes: Collection[tuple[int, ...]] = (),
+    ) -> None:
         def combine(other: Target) -> Iterator[Assignment]:
             beside = replace(self, target=other, declared=read(other.qualname))
-            whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
-            made = beside.declared.made_with(recipe.arguments)
-            unlikely: list[Assignment] = []
-            for one in beside.combine(recipe):
-                unsaid = {n: s for n, s in one.specs.items() if n not in whole}
-                if not is_unlikely(unsaid):
-                    meant = replace(one, specs=made.widen(one.specs))
-                    if is_integral(unsaid):
-                        unlikely.append(meant)
-                    else:
-                        yield meant
-            yield from unlikely
+            return order_likely(beside.combine(recipe), beside.declared, recipe, shapes)
 
         def runs(other: Target, one: Assignment, times: int) -> bool:
             return trace_call(other, CallCase(one), times=times) is not None
 
         known = [a.specs for a in self.found.assignments if a.recipe == recipe]
-        for used in list_histories(self.target, recipe, combine, runs, self.found.uncalled):
+        for used in list_histories(self.target, recipe, combine, runs, self.found):
             again = (Assignment(used, specs) for specs in known)
             tried = itertools.chain(again, self.combine(used))
             # The lines may be run by the calls before: where the best score is set, and not beaten.

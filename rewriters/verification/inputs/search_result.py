@@ -60,6 +60,8 @@ class SearchResult:
 
     With what they change little by little and no method that was called does.
     """
+    called: set[str] = field(default_factory=set)
+    """Methods of which one was found, by whatever object."""
     not_made: str = ""
     """What ``__init__`` raises, where no object of the class was made by it."""
 

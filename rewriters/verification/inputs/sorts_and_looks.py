@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from npufix.rewriters.verification.calls.values import NO_CLASS, Spec, Tensor, Value, list_tensors
-from npufix.rewriters.verification.inputs.arguments import MASK
+from npufix.rewriters.verification.inputs.arguments import MASK, is_integral
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.source.declarations import Declarations
     from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Keeps
 
@@ -84,6 +85,34 @@ def is_unlikely(specs: Mapping[str, Spec], known: Mapping[str, Spec] | None = No
     new = ((n, s) for n, s in specs.items() if (n, sort_of(s)) not in sorts)
     tensors = ((n.lower(), s) for n, s in new if isinstance(s, Tensor))
     return any(not s.shape or (s.kind == "bool" and not re.search(MASK, n)) for n, s in tensors)
+
+
+def order_likely(
+    tried: Iterable[Assignment],
+    declared: Declarations,
+    recipe: Recipe,
+    shapes: Collection[tuple[int, ...]] = (),
+) -> Iterator[Assignment]:
+    """Yield calls of a method of an object, those of nothing but whole numbers at last.
+
+    ``shapes``: those that tensors have, where they are compared with others.
+    """
+    whole = {n for n, d in declared.arguments.items() if "int" in d.kinds}
+    made = declared.made_with(recipe.arguments)
+    integral: list[Assignment] = []
+    for one in tried:
+        tensors = (t for s in one.specs.values() for t in list_tensors(s))
+        if shapes and not all(tensor.shape in shapes for tensor in tensors):
+            continue
+        unsaid = {n: s for n, s in one.specs.items() if n not in whole}
+        if is_unlikely(unsaid):
+            continue
+        meant = replace(one, specs=made.widen(one.specs))
+        if is_integral(unsaid):
+            integral.append(meant)
+        else:
+            yield meant
+    yield from integral
 
 
 def sort_of(spec: Spec) -> object:

@@ -225,3 +225,10 @@ def trace_cases(
             break
         ran |= trace_call(target, case) or set()
     return ran
+
+
+def find_reaching(target: Target, wanted: LinesToCover, found: SearchResult) -> Recipe | None:
+    """Return the first way to make the object by which the lines run, not tests above alone."""
+    ran = ((a.recipe, trace_call(target, CallCase(a))) for a in found.assignments)
+    reached = ((made, wanted.reached(places or ())) for made, places in ran)
+    return next((made for made, of in reached if any(type(p) is int for p in of)), None)

@@ -4,6 +4,6 @@
 operators and schemas of that version (``schemas.json``), their gradients (``autograd``), its
 optimisers (``fused_optimizers``, which compute with ``fused_updates``) and the functions of
 MindSpeed (``mindspeed_functions``), and einops where it is missing (``einops_functions``).
-``checked_attention`` keeps that of torch from reading beyond its operands. Every kernel that runs
+``checked_operators`` keeps some of torch from reading beyond their operands. Every kernel that runs
 is noted for the verdict.
 """

@@ -90,9 +90,9 @@ def begin(start: Start) -> None:
     import torch
 
     from npufix.rewriters.verification.calls.named_device import understand
-    from npufix.rewriters.verification.reference import checked_attention
+    from npufix.rewriters.verification.reference import checked_operators
 
-    checked_attention.install()
+    checked_operators.install()
     if not torch.cuda.is_available():
         understand("cuda", *(["npu"] if start.ground == Backend.REFERENCE.value else []))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.cases.together import SHAPED, keep_below
-from npufix.rewriters.verification.inputs.objects.offers import with_filters
+from npufix.rewriters.verification.inputs.objects.offers import vary_weights
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars, list_parameters
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -56,17 +57,22 @@ def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Ite
             other = replace(one, recipe=made)
             if trials.accepts(other):
                 yield other
-    changed = (made for made in map(train_filters, assignments[:1]) if made not in assignments)
-    yield from filter(trials.accepts, changed)
+    changed = (made for one in assignments[:1] for made in islice(list_weight_variants(one), 1))
+    yield from (made for made in changed if made not in assignments and trials.accepts(made))
 
 
-def train_filters(one: Assignment) -> Assignment:
-    """Return the same call with weights of a convolution among those that are trained."""
-    specs, recipe = {n: with_filters(s) for n, s in one.specs.items()}, one.recipe
+def list_weight_variants(one: Assignment) -> Iterator[Assignment]:
+    """Yield the same call with weights of a convolution among those that are trained.
+
+    And with a gradient that is infinite.
+    """
+    for name, spec in one.specs.items():
+        for other in vary_weights(spec):
+            yield replace(one, specs={**one.specs, name: other})
+    recipe = one.recipe
     if recipe is not None:
-        given = tuple((n, with_filters(s)) for n, s in recipe.arguments)
-        recipe = replace(recipe, arguments=given)
-    return replace(one, specs=specs, recipe=recipe)
+        every = ((n, other) for n, s in recipe.arguments for other in vary_weights(s))
+        yield from (replace(one, recipe=recipe.made_with(**{n: other})) for n, other in every)
 
 
 def _list_made_anew(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Recipe]]:

@@ -5,11 +5,29 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.inputs.source.parameters import list_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _KINDS = 2
 """Of layers with a base in common: of images, and of sequences."""
+_CHANGES_NOTHING = r"drop|^p$|inplace|^track_running_stats$"
+"""What computes other numbers each time, the same numbers, or without statistics."""
+_EPS = 0.25
+_WEIGHT = frozenset({"weight", "running_var"})
+_TELLING = (
+    ("Linear", r"^(in|out)_features$"),
+    ("Conv2d", r"^(in|out)_channels$|^kernel_size$"),
+    ("BatchNorm2d", r"^running_(mean|var)$|^num_features$"),
+    ("LayerNorm", r"^normalized_shape$"),
+    ("Embedding", r"^(num_embeddings|embedding_dim)$"),
+)
+"""What code reads of a layer with a weight that no other one has."""
 
 
 def list_layers(annotation: str) -> list[str]:
@@ -30,6 +48,14 @@ def list_layers(annotation: str) -> list[str]:
 def _is_one_of(kind: object, base: type) -> bool:
     made = isinstance(kind, type) and issubclass(kind, base)
     return made and not kind.__name__.startswith(("Lazy", "Sync"))  # type: ignore[attr-defined]
+
+
+def find_by_attributes(attributes: Collection[str]) -> list[str]:
+    """Return the class of a layer of which code reads these: ``conv.weight, conv.kernel_size``."""
+    has_weight = not _WEIGHT.isdisjoint(attributes)
+    return [k for k, own in _TELLING if has_weight and any(re.match(own, a) for a in attributes)][
+        :1
+    ]
 
 
 def find_class_of(annotation: str, module: object, base: type) -> str:
@@ -56,3 +82,24 @@ def list_sought(function: ast.AST | None, name: str) -> list[str]:
                     listed = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
                     found += map(ast.unparse, listed)
     return list(dict.fromkeys(found))
+
+
+def list_other_settings(kind: str) -> list[dict[str, object]]:
+    """Return what a layer of ``torch.nn`` may be made with that no default is.
+
+    All numbers at once, ``stride=2, padding=1, dilation=2, groups=2``, then each by itself, for
+    code that does not take some of them; and each flag: a layer without bias.
+    """
+    numbers: dict[str, object] = {}
+    flags: list[dict[str, object]] = []
+    for one in list_parameters(inspect.signature(getattr(torch.nn, kind))):
+        if re.search(_CHANGES_NOTHING, one.name):
+            continue
+        if isinstance(one.default, bool):
+            flags.append({one.name: not one.default})
+        elif isinstance(one.default, int):
+            numbers[one.name] = one.default + 1
+        elif isinstance(one.default, float):
+            numbers[one.name] = _EPS if one.name == "eps" else 2 * one.default
+    alone = [{name: value} for name, value in numbers.items()]
+    return [*([numbers] if len(alone) > 1 else []), *flags, *alone]

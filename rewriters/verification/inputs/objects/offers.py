@@ -6,7 +6,6 @@ A counterexample makes them again by the functions of this file.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,12 @@ from npufix.rewriters.verification.calls.values import (
     make_again,
     seed_generator,
 )
-from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_layers
+from npufix.rewriters.verification.inputs.objects.layer_classes import (
+    find_by_attributes,
+    find_class_of,
+    list_layers,
+    list_other_settings,
+)
 from npufix.rewriters.verification.inputs.objects.openmmlab.annotations import offer_detections
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
@@ -31,6 +35,7 @@ from npufix.rewriters.verification.inputs.objects.weights import (
     filters,
     groups,
     list_modules,
+    overflowing,
     parameters,
     remembering,
 )
@@ -41,7 +46,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
     list_parameters,
 )
-from npufix.rewriters.verification.sandbox.try_call import PassedError, RaisedError
+from npufix.rewriters.verification.sandbox.try_call import PassedError, RaisedError, try_call
 
 if TYPE_CHECKING:
     import enum
@@ -67,6 +72,7 @@ _MAKES_LAYERS = r"norm|act(?!ion)|layer|block"
 _SMALL = 1 / 64
 _MOST_BATCHES = 101
 _OTHERS = 3
+_MAKE_S = 1.0
 _SIZES = {"num_embeddings": 16, "embedding_dim": WIDTH, "num_groups": 2, "kernel_size": 3}
 """Of layers, where the name alone says something else."""
 
@@ -126,9 +132,7 @@ def descent() -> torch.optim.Optimizer:
 
 def overflown() -> torch.optim.Optimizer:
     """Return an optimiser of weights of its own, one of whose gradients is not finite."""
-    made = parameters(0)
-    made[0].grad = torch.full_like(made[0], math.inf)
-    return torch.optim.SGD(made, lr=0.125)
+    return torch.optim.SGD(overflowing(0), lr=0.125)
 
 
 def linear(seed: int) -> torch.nn.Module:
@@ -136,10 +140,10 @@ def linear(seed: int) -> torch.nn.Module:
     return layer("Linear", seed)
 
 
-def layer(kind: str, seed: int) -> torch.nn.Module:
+def layer(kind: str, seed: int, **settings: object) -> torch.nn.Module:
     """Return a layer of a class of ``torch.nn``, with small sizes; another one for another seed."""
     made = getattr(torch.nn, kind)
-    given = {}
+    given = {**settings}
     for parameter in list_parameters(inspect.signature(made)):
         if not parameter.has_default:
             guesses = guess_scalars(Parameter(parameter.name, "int", parameter.default))
@@ -257,9 +261,23 @@ def offer_graph(name: str) -> list[Spec]:
     return [made] if re.search(_ADJACENCY, name) else []
 
 
-def make_layer(kind: str, seed: int) -> MadeArgument:
+def make_layer(kind: str, seed: int, **settings: object) -> MadeArgument:
     """Return a layer of a class of ``torch.nn``, with small sizes."""
-    return make_again(layer, f"an nn.{kind}", kind, seed)
+    told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    label = f"an nn.{kind} with {told}" if told else f"an nn.{kind}"
+    return make_again(layer, label, kind, seed, **settings)
+
+
+def offer_layers(kind: str, seed: int, use: Use) -> list[Spec]:
+    """Offer a layer of a class, and such ones as the defaults do not make, if code reads it.
+
+    What calls one by ``F.conv2d(x, m.weight, m.bias, m.stride)`` may forget the groups.
+    """
+    made = [make_layer(kind, seed)]
+    if use.called or use.attributes:
+        others = (make_layer(kind, seed, **settings) for settings in list_other_settings(kind))
+        made += [one for one in others if try_call(one.make, _MAKE_S).value is not None]
+    return [*made]
 
 
 def offer_chain(kind: str) -> MadeArgument:
@@ -314,10 +332,17 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     return [make_again(parameters, _WITH_GRADIENTS, seed), other, *[every] * bool(scale)]
 
 
-def with_filters(spec: Spec) -> Spec:
-    """Return weights of which some have three dimensions, in place of those that have two."""
-    made = isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS
-    return make_again(filters, "parameters with gradients, some of a convolution") if made else spec
+def vary_weights(spec: Spec) -> list[Spec]:
+    """Return weights of which some have three dimensions, in place of those that have two.
+
+    And such that one of the gradients has overflown.
+    """
+    if not (isinstance(spec, MadeArgument) and spec.label == _WITH_GRADIENTS):
+        return []
+    return [
+        make_again(filters, "parameters with gradients, some of a convolution"),
+        make_again(overflowing, "parameters with gradients, one of which is infinite", 0),
+    ]
 
 
 def make_groups(name: str) -> Spec:
@@ -341,14 +366,18 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     some_layer = make_again(linear, _SOME_LAYER, seed)
     with_buffers = make_layer("BatchNorm1d", seed)
     whole = make_again(model, "a layer with buffers and a frozen weight", seed)
-    kinds = list_layers(annotation)
+    untold = not (annotation or parameter.has_default)
+    kinds = find_by_attributes(use.attributes) if untold else list_layers(annotation)
     optimizer = find_class_of(annotation, torch.optim, torch.optim.Optimizer)
     plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
     made: list[Spec] = []
     if kinds and kinds != ["Module"]:
         made = [
-            make_layer(kind, seed) if kind != "Sequential" else offer_chain("Linear")
+            spec
             for kind in kinds
+            for spec in (
+                [offer_chain("Linear")] if kind == "Sequential" else offer_layers(kind, seed, use)
+            )
         ]
     elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = make_again(StandInModule, "a stand-in module")

@@ -40,6 +40,8 @@ Task: TypeAlias = Literal["rows", "positions", "like"]
 Sample: TypeAlias = Literal["sequences", "numbers", "labels", "lists"]
 """What a data set holds: sequences as tensors or lists; images, whose label is a number or not."""
 _SAMPLES: tuple[Sample, ...] = ("sequences", "numbers", "labels", "lists")
+_OF_TENSORS: tuple[Sample, ...] = ("sequences", "labels")
+_HOLDS_TENSORS = r"(?i)(dict|mapping)\[ *str *, *(torch\.)?Tensor *\]"
 _LENGTHS = (4, 6, 3)
 TASKS: tuple[Task, ...] = ("rows", "positions", "like")
 MODEL = "(^|_)(model|net|network|module)$"
@@ -416,7 +418,8 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
     if batches is not None and loaded:
         yield from _offer_batches(batches)
     elif batches is not None and batches.kind != "alone" and _is_several(parameter):
-        yield from _offer_samples(batches)
+        held = re.search(_HOLDS_TENSORS, parameter.annotation)
+        yield from _offer_samples(batches, _SAMPLES if held is None else _OF_TENSORS)
     elif use.batch is not None and re.search(_ONE, name):
         yield from _offer_batch(use.batch)
     elif use.derived and re.search(_IS_LOSS, name):
@@ -468,10 +471,10 @@ def _offer_batches(form: Batch) -> Iterator[Spec]:
             yield _offer("list_batches", label, form.kind, items, task, count)
 
 
-def _offer_samples(form: Batch) -> Iterator[Spec]:
+def _offer_samples(form: Batch, tasks: Sequence[Sample]) -> Iterator[Spec]:
     items = _spell(form.items)
     for count in (3, 1):
-        for task in _SAMPLES:
+        for task in tasks:
             label = f"{count} samples with {', '.join(i.name for i in form.items)} ({task})"
             yield _offer("list_samples", label, form.kind, items, task, count)
 

@@ -57,6 +57,13 @@ def filters() -> list[torch.nn.Parameter]:
     return [weight, *parameters(0)]
 
 
+def overflowing(seed: int) -> list[torch.nn.Parameter]:
+    """Return weights of which one that is not the last has a gradient that is not finite."""
+    made = parameters(seed)
+    made[0].grad = torch.full_like(made[0], torch.inf)
+    return made
+
+
 def groups(seed: int) -> list[dict[str, object]]:
     """Return the same weights in two groups, of which the second has settings of its own."""
     first, *others = parameters(seed)

@@ -56,10 +56,12 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     Said,
     Shape,
     evaluate_size,
+    list_meant,
     read_annotation,
     read_multiples,
     read_sizes,
     read_text,
+    spell_annotations,
     unify,
 )
 from npufix.rewriters.verification.inputs.source.siblings import list_siblings, read_uses
@@ -79,7 +81,6 @@ _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
 """What says that not all whole numbers name something."""
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
 _LONG, _FLAGS = "LongTensor", {"zero-one"}
-_NUMBERS = ("int", "float", "bool")
 _PARTS = 2
 _NO_COLUMNS = frozenset("HWLNST")
 _SOME = (2, 3)
@@ -450,9 +451,7 @@ def _read_said(
     types = read_types(texts[0], names)
     found = {**{name: read_annotation(kind) for name, kind in types.items()}, **found}
     optional = list_defaults(function.args)
-    plain = {
-        a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
-    }
+    plain = spell_annotations(list_arguments(function))
     tensors = [n for n, kind in plain.items() if "Tensor" in kind and n not in {"self", *optional}]
     for name, said in _read_texts(texts, names, tensors):
         before = found.get(name, Said())
@@ -473,7 +472,7 @@ def _read_said(
     positive = read_from_one("\n".join(texts), names)
     return {
         n: Declared(
-            said.shapes if plain.get(n) not in _NUMBERS else (),
+            list_meant(said.shapes, plain.get(n, "")),
             # of 0 and 1, a ``LongTensor`` holds numbers, and no flags
             said.kinds | ({"int"} if _LONG in plain.get(n, "") and said.kinds == _FLAGS else set()),
             promise=promises.get(n),

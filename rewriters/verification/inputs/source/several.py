@@ -47,6 +47,9 @@ _ONES: dict[str, tuple[object, ...]] = {
     "bool": (True, False),
 }
 _PARSE_S = 1.0
+_OF_MODEL = re.compile(
+    r"\b(\w+)(?:\.module)?\.(?:named_)?(?:parameters|buffers)\(|\b(\w+)\.state_dict\("
+)
 _OF_HELD: dict[str, Callable[[int], object]] = {
     "int": int,
     "float": lambda n: n / 4,
@@ -324,6 +327,20 @@ def find_parallel(function: Function | None) -> list[frozenset[str]]:
             beside = [*node.iter.args, *_list_numbered(node)]  # type: ignore[attr-defined] # a call
         names = frozenset(name for one in beside if (name := _name_list(one)))
         found += [names] if len(names) > 1 else []
+    return found
+
+
+def find_twins(function: Function | None) -> list[frozenset[str]]:
+    """Return the arguments that are models of one make: their weights are gone through in pairs.
+
+    ``zip(ema.parameters(), model.parameters())`` ends with the shorter one, without a word.
+    """
+    found: list[frozenset[str]] = []
+    for node in walk(function) if function is not None else ():
+        if isinstance(node, ast.Call) and re.match(r"zip$|_foreach_", last_name(node.func)):
+            owners = [_OF_MODEL.search(ast.unparse(one)) for one in node.args]
+            names = frozenset(one[1] or one[2] for one in owners if one is not None)
+            found += [names] if len(names) > 1 else []
     return found
 
 

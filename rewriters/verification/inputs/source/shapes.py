@@ -19,6 +19,9 @@ _Entry: TypeAlias = tuple[list[str], str, list[Shape]]
 """Arguments, what is said of them, and shapes."""
 DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive", "zero-one"]
 ANY = "..."
+_ANY_TENSOR = "AnyTensor"
+"""Stands for the annotation of an argument that has none."""
+_NUMBERS = ("int", "float", "bool")
 _POWERS = (2, 3)
 """What sides are raised to: ``patch_size**2``."""
 _SIZE = r"(?:\.\.\.|\*\w*|\w+'?(?:\s*(?://|\*\*|[*+/-])\s*\w+)*)"
@@ -103,6 +106,10 @@ _ALL = re.compile(
     r"(?i)\b(all|both|each)( (tensors?|inputs?|arguments?|are|have|is|has|of|the|a|shaped?))*:? *$"
 )
 _OF_KIND = re.compile(r"(?i)\s+(?:is|are)\s+(?:[01]|zeros?|bool|int|long|float)")
+_SCALAR = re.compile(
+    r"(?i)[\w\s`,/&()-]*?(?::|\(|\bis\b|\bare\b)\s*(?:an? |the )?(?:(?!python)\w+ )?"
+    r"(?:scalars?\b(?! *(?:or|/|and)\b)|0-?d(?:im\w*)?\b|zero-dimensional\b)"
+)
 _CLAUSE = 5  # words that say of an argument what its numbers are
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
 _LATER = re.compile(rf"(?:[\s`,:]*{_GROUP.pattern})*[\s`,:]*\bor\b")
@@ -148,6 +155,20 @@ def _kinds_of_word(word: str) -> frozenset[DeclaredKind]:
     return frozenset({"float"}) if "float" in lower or lower in {"inexact", "real"} else frozenset()
 
 
+def spell_annotations(arguments: Iterable[ast.arg]) -> dict[str, str]:
+    """Return the annotations of arguments; of one that has none, that it may be any tensor."""
+    return {a.arg: ast.unparse(a.annotation or ast.Name(_ANY_TENSOR)) for a in arguments}
+
+
+def list_meant(shapes: tuple[Shape, ...], annotation: str) -> tuple[Shape, ...]:
+    """Return the shapes that an argument may have: of a number none.
+
+    A ``scalar`` is a tensor without dimensions only where the annotation says that it is one.
+    """
+    number = annotation in _NUMBERS or not (any(shapes) or re.search(r"\bTensor\b", annotation))
+    return () if number else shapes
+
+
 def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Said]:
     """Return what a docstring or a comment says of the arguments of these names.
 
@@ -160,7 +181,8 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
     boxes: set[str] = set()
     for subjects, words, found in _with_shared(_entries(text, names), names):
         for name in subjects:
-            shapes.setdefault(name, []).extend(found)
+            scalar = not found and _SCALAR.match(words) is not None
+            shapes.setdefault(name, []).extend([()] if scalar else found)
             said = {kind for pattern, kind in _KINDS if re.search(pattern, words)}
             floats = "mask" not in f"{name} {words}" and re.search(_CONTINUOUS, words)
             said |= {"float"} if floats and not said else set()
@@ -305,7 +327,7 @@ def _shapes_in(
     # ``x, y (B, T); y 0 or 1`` says more of y; a whole sentence may be about anything.
     for clause in re.split(r"[;.]\s+|\n\s*", part[at:])[1:] if told else ():
         more = inside.match(clause)
-        says = more is not None and _OF_KIND.match(clause, more.end())
+        says = more and (_OF_KIND.match(clause, more.end()) or _SCALAR.match(clause))
         if more and len(clause.split()) <= (_CLAUSE if not says else 2 * _CLAUSE):
             yield [n for n in _JOINED.split(more.group(0)) if n], clause, []
     if not told and known:

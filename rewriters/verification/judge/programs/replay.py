@@ -136,7 +136,10 @@ def taken_apart(value: Any) -> Any:  # noqa: ANN401
     found = value.state_dict(keep_vars=True)
     for name, part in value.named_modules():
         found[f"{name}.class".lstrip(".")] = type(part).__name__
-        found[f"{name}.training".lstrip(".")] = part.training
+        own = vars(part) if type(part).__module__.startswith("torch.nn.modules") else {}
+        for key, held in {**own, "training": part.training}.items():
+            if isinstance(held, (int, float, str, tuple)) and not key.startswith("_"):
+                found[f"{name}.{key}".lstrip(".")] = held
     return found
 
 

@@ -82,10 +82,35 @@ class Slots:
         self.data[key] = value
 """
 
+BANK = '''
+import torch
+
+class Bank:
+    def __init__(self, dim: int = 8):
+        self.dim = dim
+        self.items: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, feat: torch.Tensor):
+        self.items[name] = feat.detach()
+
+    def nearest(self, query: torch.Tensor):
+        """query: (dim,)"""
+        if not self.items:
+            raise KeyError("empty")
+        best, score = "", -float("inf")
+        for name, feat in self.items.items():
+            now = float(torch.dot(query, feat))
+            if now > score:
+                best, score = name, now
+        return best
+'''
+
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "status"),
     [
+        (BANK, "if now > score:", "if score < now:", Status.EQUIVALENT),
+        (BANK, "best, score = name, now", "best = name", Status.REFUTED),
         (RECENT, "            self.squares.move_to_end(length)\n", "", Status.REFUTED),
         (
             PUT,

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from tests.rewriters.verification.inputs.test_exposing_calls import verified
 
 from npufix.rewriters.verification.inputs.source.parameters import list_parameters
-from npufix.rewriters.verification.inputs.source.several import find_parallel
+from npufix.rewriters.verification.inputs.source.several import find_parallel, find_twins
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.verdict import Status
 
@@ -171,6 +171,20 @@ def test_lists_and_rows_are_such_as_callers_pass(
 def test_lists_that_are_gone_through_side_by_side(body: str, names: list[set[str]]) -> None:
     tree = ast.parse(f"def f(self, params, grads):\n    {body}\n")
     assert find_parallel(find_function(tree, "f")) == [frozenset(one) for one in names]
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("for p, q in zip(a.parameters(), b.parameters()): p.copy_(q)", [{"a", "b"}]),
+        ("torch._foreach_add_([*a.buffers()], list(b.buffers()))", [{"a", "b"}]),
+        ("for (n, p), q in zip(a.named_parameters(), given): p.copy_(q)", []),
+        ("both = [*a.parameters(), *b.parameters()]", []),
+    ],
+)
+def test_models_whose_weights_are_paired_are_of_one_make(body: str, names: list[set[str]]) -> None:
+    tree = ast.parse(f"def f(a, b, given):\n    {body}\n")
+    assert find_twins(find_function(tree, "f")) == [frozenset(one) for one in names]
 
 
 JOINED = """

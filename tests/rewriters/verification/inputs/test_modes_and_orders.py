@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
-from npufix.rewriters.verification.reference.checked_attention import (  # noqa: E402 - same
+from npufix.rewriters.verification.reference.checked_operators import (  # noqa: E402 - same
+    ctc_loss,
     scaled_dot_product_attention,
 )
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
@@ -119,3 +120,13 @@ def test_attention_refuses_keys_without_values() -> None:
     assert scaled_dot_product_attention(q, k, value=k).shape == q.shape
     with pytest.raises(RuntimeError, match="do not match"):
         scaled_dot_product_attention(q, k, q)
+
+
+def test_ctc_loss_refuses_targets_without_a_class() -> None:
+    scores, lengths = torch.zeros(4, 2, 3).log_softmax(-1), torch.tensor([4, 4])
+    targets = torch.tensor([[1, 2], [2, 9]])  # 9 is padding
+    assert ctc_loss(scores, targets, lengths, torch.tensor([2, 1])).isfinite().all()
+    assert ctc_loss(scores, targets[:, 0], [4, 4], [1, 1]).isfinite().all()
+    for wrong in (targets, targets - 10):
+        with pytest.raises(RuntimeError, match="none of 3 classes"):
+            ctc_loss(scores, wrong, lengths, lengths // 2)

@@ -187,6 +187,18 @@ JOINED = """\
 POP = "        if len(self.values) > self.window:\n            self.values.pop(0)\n"
 LAST = "        self.values = self.values[-self.window :]\n"
 
+FOLD = """
+@torch.no_grad()
+def fold(conv: torch.nn.Conv2d, bn):
+    scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
+    own = conv.stride, conv.padding, conv.dilation, conv.groups
+    made = torch.nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, *own)
+    made.weight.copy_(conv.weight * scale.view(-1, 1, 1, 1))
+    made.bias.copy_((conv.bias - bn.running_mean) * scale + bn.bias)
+    return made
+"""
+OWN = "conv.padding, conv.dilation, conv.groups"
+
 
 @pytest.mark.parametrize(
     ("text", "old", "right", "wrong"),
@@ -219,6 +231,12 @@ LAST = "        self.values = self.values[-self.window :]\n"
         (COPIED, "own.copy_(other)", "own.data.copy_(other)", ("pass",)),
         (FEATURES, "dict(self.seen)", "{**self.seen}", ("self.seen",)),
         (FOLLOWED, BUFFERS, ALL_BUFFERS, (FLOATS,)),  # how many batches were seen, too
+        (
+            FOLD,
+            OWN,
+            OWN.replace("conv.groups", "*[conv.groups]"),
+            (OWN.replace("dilation", "padding"),),
+        ),
         (EMA, LOOP, JOINED, (JOINED.replace("1 - self.decay", "self.decay"),)),
     ],
 )

@@ -459,7 +459,7 @@ def test_weights_are_not_sought_among_millions_of_calls() -> None:
         combine=combine,
         run=lambda tried, *_given, **_named: list(tried),
     )
-    _Search.run_on_filters(looking)
+    _Search.run_on_other_weights(looking)
 
 
 FREEZES = """
@@ -476,3 +476,37 @@ def critic_loss(critic: torch.nn.Module, fake: torch.Tensor) -> torch.Tensor:
 
 def test_what_was_frozen_before_stays_so() -> None:
     assert verdict(FREEZES, ("p.requires_grad_(was)", "p.requires_grad_(True)")).script
+
+
+UNSCALE = """
+def unscale(params: list[torch.nn.Parameter], scale: float) -> bool:
+    finite = True
+    for p in params:
+        if p.grad is None:
+            continue
+        p.grad.div_(scale)
+        if not torch.isfinite(p.grad).all():
+            finite = False
+    return finite
+"""
+STACKED = """
+def collate(batch: list[dict[str, torch.Tensor]]):
+    ids = torch.nn.utils.rnn.pad_sequence([item["ids"] for item in batch], batch_first=True)
+    return ids, torch.tensor([int(item["label"]) for item in batch])
+"""
+EACH = 'torch.tensor([int(item["label"]) for item in batch])'
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "status"),
+    [
+        (UNSCALE, "finite = False", "return False", Status.REFUTED),
+        (UNSCALE, "finite = False", "finite &= False", Status.EQUIVALENT),
+        (STACKED, EACH, 'torch.stack([item["label"] for item in batch])', Status.EQUIVALENT),
+    ],
+)
+def test_gradients_overflow_and_samples_hold_what_is_said(
+    text: str, old: str, new: str, status: Status
+) -> None:
+    found = verdict(text, (old, new))
+    assert found.status is status, found

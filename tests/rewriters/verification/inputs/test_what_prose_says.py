@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from textwrap import dedent
 
 import pytest
 
@@ -294,6 +295,18 @@ def test_a_number_has_no_shape() -> None:
     declared = read_declarations(code, "repeat")
     assert declared.of("states").shapes
     assert not declared.of("n_rep").shapes
+
+
+def test_a_scalar_is_a_tensor_without_dimensions_where_it_must_be_one() -> None:
+    code = '''
+    def scale(x: Tensor, s: Tensor, t: torch.Tensor, u, v: float, w: Tensor):
+        """x: (N, D); s, t: scalars in (0, 1); u: scalar; v: scalar
+
+        w: scale of rows, (N,); multiplied by a scalar
+        """
+    '''
+    declared = read_declarations(dedent(code), "scale")
+    assert [declared.of(name).shapes for name in "stuvw"] == [((),), ((),), (), (), (("N",),)]
 
 
 def test_an_index_that_writes_out_the_last_axis_tells_how_many_there_are() -> None:
