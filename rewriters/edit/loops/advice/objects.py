@@ -177,10 +177,11 @@ def _spares_memory(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     if any(isinstance(end, ast.Call) and last_name(end.func) == "min" for end in limited):
         return True
     match taken.loop.items:
-        case ast.Call(ast.Name("range"), [ast.Name(count)]) if limited:
+        case ast.Call(ast.Name("range"), [count]) if limited:
             made = [n for n in walk(*taken.flow.function.body) if isinstance(n, ast.Assign)]
-            counts = [n.value for n in made if count in map(ast.unparse, n.targets)]
-            return any(_CEILING.search(ast.unparse(value)) for value in counts)
+            named = ast.unparse(count)
+            counts = [n.value for n in made if named in map(ast.unparse, n.targets)]
+            return any(_CEILING.search(ast.unparse(value)) for value in (count, *counts))
     return False
 
 
