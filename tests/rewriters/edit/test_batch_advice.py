@@ -271,6 +271,18 @@ PIECES = """for i in range({}):
         # as many at once as there is memory for
         (PIECES.format("math.ceil(len(y) / n)"), False),
         (PIECES.format("2 * n"), True),
+        (
+            (
+                "for i in range(n):\n            a, b = i * 8, min((i + 1) * 8, len(y))\n"
+                "            out.append(F.relu(y[a:b]).sum(0))"
+            ),
+            False,
+        ),
+        # two that have names
+        (
+            "for z in (x, y):\n            k = (z[n] == 1).nonzero()\n            out.append(k)",
+            False,
+        ),
         # windows of one size, and a table of the settings that decides
         ("for i in starts:\n            out.append([f(w[i : i + self.size]) for w in x])", False),
         (

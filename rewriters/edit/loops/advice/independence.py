@@ -11,6 +11,7 @@ from npufix.rewriters.edit.loops.advice.rounds import (
     carries,
     list_bound,
     list_moved,
+    look_up,
     reads_own_list,
 )
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
@@ -80,10 +81,13 @@ class Round:
         return frozenset(found)
 
     def is_piece(self, item: ast.expr) -> bool:
-        """Tell whether an index is ``i * n : (i + 1) * n``."""
+        """Tell whether an index is ``i * n : (i + 1) * n``, or ``start : end`` of such."""
         match item:
-            case ast.Slice(ast.BinOp(left, ast.Mult(), right), ast.expr()):
-                return any(isinstance(n, ast.Name) and n.id in self.own for n in (left, right))
+            case ast.Slice(ast.expr() as first, ast.expr()):
+                match look_up(first, self.bound):
+                    case ast.BinOp(left, ast.Mult(), right):
+                        ends = (left, right)
+                        return any(isinstance(n, ast.Name) and n.id in self.own for n in ends)
         return False
 
     def is_window(self, code: ast.Subscript) -> bool:
