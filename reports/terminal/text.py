@@ -49,8 +49,8 @@ def print_code(code: str, replacement: str, console: Console, most: int = 0) -> 
         signed = sign_lines(text, sign)
         left_out = len(signed) - most if 0 < most < len(signed) - 1 else 0
         if left_out:
-            more = format_count(left_out, "other line")
-            signed[most:] = [f"{sign} ... {tr(f'and {more}')}"]
+            others = format_count(left_out, "other line")
+            signed[most:] = [f"{sign} ... {tr(f'and {others}')}"]
         for line in map(plain, signed):
             # What is broken at the width of the terminal goes on further to the right.
             columns = console.width - len(_MARGIN) - len(_GOES_ON)

@@ -317,6 +317,7 @@ class Shapes:
         ranks = [self.least_rank(part) for part in parts.args] if _is_sequence(parts) else []
         return type(dim.value) is int and 0 <= dim.value < max(ranks, default=0) - 1
 
+    @once_per_value
     def least_rank(self, node: Node) -> int:  # noqa: C901, PLR0911 - one case an operator
         """Return how many dimensions a tensor has at least."""
         rank = self.rank(node)

@@ -312,6 +312,7 @@ class ValueKinds:
         choices = list_choices(node) if node.op == Op.PHI else (node,)
         return any(map(self.shapes.is_number, choices))
 
+    @once_per_value
     def _may_be_number(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of value
         """Tell whether a value may be a number: a setting or computed from settings."""
         if any(
@@ -386,6 +387,7 @@ class ValueKinds:
     def _may_be_compared(self, node: Node) -> bool:
         return not self.shapes.is_number(node) and self._is_tensor(node) is True
 
+    @once_per_value
     def _dtype(self, node: Node) -> str | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return "bool"
@@ -403,6 +405,7 @@ class ValueKinds:
             return self._dtype(node.args[0]) or "float32"
         return None
 
+    @once_per_value
     def _has_fractions(self, node: Node) -> bool | None:
         """Tell whether the elements of a tensor are fractions, not so positions.
 
@@ -419,6 +422,7 @@ class ValueKinds:
         kinds = {self._has_fractions(a) for a in node.args[:2] if self._is_int(a) is not True}
         return True if True in kinds else (kinds.pop() if len(kinds) == 1 else None)
 
+    @once_per_value
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if node.op == Op.CONST:
             return isinstance(node.value, int) and not isinstance(node.value, bool)

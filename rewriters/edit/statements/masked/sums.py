@@ -19,6 +19,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.index_facts import is_of_configuration
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import copy_tree
+from npufix.rewriters.graph.nodes import once_per_value
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -322,6 +323,7 @@ def _is_number(here: Surroundings, node: Node) -> bool:
     return True
 
 
+@once_per_value
 def _is_mask(here: Surroundings, node: Node) -> bool:
     if node.op in {"and", "or", "invert"}:  # of comparisons, each of whatever
         return all(_is_mask(here, arg) for arg in node.args)
