@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from npufix.reports.report import Condition, Finding, Verdict
 
 _PLACES_SHOWN = 5
+_LINES_SHOWN = 8
+"""Of code that is only told: its place says where to read on."""
 STYLES = {
     **CLASSES,
     "equivalent": "green",
@@ -60,7 +62,8 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             print_indented(line, console)
         if finding.problem:
             print_indented(f"not written: {finding.problem}", console)
-        print_code(finding.code, finding.replacement, console)
+        most = 0 if details or finding.replacement else _LINES_SHOWN
+        print_code(finding.code, finding.replacement, console, most)
         if finding.verdict is not None:
             show_verdict(finding.verdict, console, details=details)
     if not details and (line := small_findings(findings)):

@@ -10,6 +10,7 @@ from rich.text import Text
 from npufix.reports.language import tr
 from npufix.reports.language.terminal import Verbatim, lines, translate
 from npufix.reports.wording.report import plain, sign_lines
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,12 +38,20 @@ def print_indented(line: str | Text, console: Console) -> None:
     console.print(shown, soft_wrap=True)  # in lines already
 
 
-def print_code(code: str, replacement: str, console: Console) -> None:
-    """Print code and what is written instead, if anything, below the line that they belong to."""
+def print_code(code: str, replacement: str, console: Console, most: int = 0) -> None:
+    """Print code and what is written instead, if anything, below the line that they belong to.
+
+    Of more lines than ``most`` only the first are printed, and how many others there are; 0: all.
+    """
     old = ("-", "red") if replacement else (" ", "")
     shown = Verbatim()
     for text, (sign, style) in ((code, old), (replacement, ("+", "green"))):
-        for line in map(plain, sign_lines(text, sign)):
+        signed = sign_lines(text, sign)
+        left_out = len(signed) - most if 0 < most < len(signed) - 1 else 0
+        if left_out:
+            others = format_count(left_out, "other line")
+            signed[most:] = [f"{sign} ... {tr(f'and {others}')}"]
+        for line in map(plain, signed):
             # What is broken at the width of the terminal goes on further to the right.
             columns = console.width - len(_MARGIN) - len(_GOES_ON)
             first, *more = lines(Verbatim(line, style), console, columns)

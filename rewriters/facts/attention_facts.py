@@ -11,6 +11,7 @@ from npufix.rewriters.facts.annotations import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.nodes import once_per_value
 from npufix.rewriters.graph.special import STARRED, Op
 from npufix.rules.substitution import all_hold
 
@@ -146,6 +147,7 @@ def _number(node: Node) -> float | None:  # noqa: PLR0911 - one case a spelling
     return None
 
 
+@once_per_value
 def _is_scalar(flow: FunctionFlow, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind
     if node.op == Op.CONST:
         return isinstance(node.value, (int, float))

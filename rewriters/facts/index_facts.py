@@ -40,15 +40,17 @@ _BOTH_KINDS = frozenset({"and", "or", "xor"})
 
 def names_of(node: Node, local: Mapping[str, Node]) -> list[str]:
     """Return the names that say what a tensor is: its own, that of what it is a part of."""
-    found = [name for name, value in local.items() if value is node]
-    if node.op in {Op.PARAM, Op.ATTR, Op.GLOBAL}:
-        found.append(str(node.value))
-    if node.op == Op.GETITEM and isinstance(node.args[1].value, str):
-        found.append(node.args[1].value)
-    parts = node.args if node.op in _BOTH_KINDS else node.args[:1]
-    if node.op in _SAME_KIND | _BOTH_KINDS:
-        for part in parts:
-            found += names_of(part, local)
+    parts, seen, found = [node], {node}, list[str]()
+    for part in parts:  # grows
+        found += [name for name, value in local.items() if value is part]
+        if part.op in {Op.PARAM, Op.ATTR, Op.GLOBAL}:
+            found.append(str(part.value))
+        if part.op == Op.GETITEM and isinstance(part.args[1].value, str):
+            found.append(part.args[1].value)
+        if part.op in _SAME_KIND | _BOTH_KINDS:
+            inner = part.args if part.op in _BOTH_KINDS else part.args[:1]
+            parts += [one for one in inner if one not in seen]
+            seen.update(inner)
     return found
 
 

@@ -21,6 +21,7 @@ from npufix.rewriters.facts.ranks import (
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
 from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.nodes import once_per_value
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ class Shapes:
             return False
         return node.epoch != self.moment or node.op == Op.ATTR
 
+    @once_per_value
     def covers(self, node: Node, other: Node) -> bool:
         """Tell whether a value has all dimensions of another one: computed with its elements."""
         rank, least = self.rank(node), self.rank(other)
@@ -240,6 +242,7 @@ class Shapes:
             return parameter_shape(self.flow, node)
         return tuple(self._length(node, dim - rank) for dim in range(rank))
 
+    @once_per_value
     def _length(self, node: Node, dim: int) -> int | None:  # noqa: C901, PLR0911, PLR0912 - one case an operator
         """Return the length of dimension ``dim``, counted from the end (negative)."""
         rank, args = self.rank(node), node.args
@@ -314,6 +317,7 @@ class Shapes:
         ranks = [self.least_rank(part) for part in parts.args] if _is_sequence(parts) else []
         return type(dim.value) is int and 0 <= dim.value < max(ranks, default=0) - 1
 
+    @once_per_value
     def least_rank(self, node: Node) -> int:  # noqa: C901, PLR0911 - one case an operator
         """Return how many dimensions a tensor has at least."""
         rank = self.rank(node)

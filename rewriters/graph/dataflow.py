@@ -13,7 +13,7 @@ from npufix.rewriters.graph.modules.scopes import list_bound_names
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
@@ -83,6 +83,14 @@ class FunctionFlow:
     @cached_property
     def _writes(self) -> frozenset[Node]:
         return frozenset(seen.node for seen in self.observables if seen.kind == "write")
+
+    def computes_for_npu(self, lines: Container[int]) -> bool:
+        """Tell whether some lines compute with what is another value on devices of other makers."""
+        return bool(self.for_npu) and any(
+            not self.for_npu.isdisjoint(evaluation.node.walk())
+            for evaluation in self.evaluations
+            if evaluation.code.lineno in lines
+        )
 
     def is_certain(self, root: Node) -> bool:
         """Tell whether what a match reads is what its nodes say.

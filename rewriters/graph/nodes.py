@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+
+
+_Prove = TypeVar("_Prove", bound="Callable[..., Any]")
 
 
 class Serial(int):
@@ -186,3 +190,20 @@ class Observable:
     node: Node
     path: tuple[tuple[Node, bool], ...]
     """The branches taken to get there."""
+
+
+def once_per_value(prove: _Prove) -> _Prove:
+    """Let a method of facts answer once for each value, however many ways lead to it.
+
+    Behind ``x = x * x + x`` in a row of sixty lines there are more ways than can be gone.
+    """
+    kept = f"_known_{prove.__name__}"
+
+    @wraps(prove)
+    def answer(facts: object, *values: Hashable) -> object:
+        known = facts.__dict__.setdefault(kept, {})
+        if values not in known:
+            known[values] = prove(facts, *values)
+        return known[values]
+
+    return cast("_Prove", answer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.batches import BATCHED, PREFIXES, say_of_batch
 from npufix.rewriters.edit.loops.advice.independent import OF_CALLS, say_of_rounds
-from npufix.rewriters.edit.loops.advice.objects import goes_over_dimensions, is_for_memory
+from npufix.rewriters.edit.loops.advice.objects import goes_over_no_rows
 from npufix.rewriters.edit.loops.advice.pairings import say_of_pairs
 from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
@@ -152,7 +152,7 @@ def _is_within(loop: Loop, others: Sequence[tuple[int, int]]) -> bool:
 def _stays(source: str, loop: Loop) -> bool:
     """Tell whether nobody writes a loop anew: a large one, of few rounds, or one for memory."""
     large = sum(isinstance(n, ast.stmt) for n in walk(*loop.body)) > _MOST_STATEMENTS
-    return large or goes_over_dimensions(loop.items, loop.target) or is_for_memory(source, loop)
+    return large or goes_over_no_rows(source, loop)
 
 
 def _find_comprehensions(

@@ -16,6 +16,7 @@ from npufix.rewriters.edit.statements.choices import (
     goes_on,
     is_nothing,
     is_one_number,
+    read_branch,
 )
 from npufix.rewriters.edit.statements.guarded import mask_of_test, unguard
 from npufix.rewriters.edit.statements.host.of_host import (
@@ -104,6 +105,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 found = Proposal(node, LEAVES) if isinstance(loop, LOOPS) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 waits = isinstance(node, ast.If) and stays_anyway(here, node)
+                waits = waits or _gives_none(here, node)
                 found = None if waits else _of_branch(here, node, test) or _tell(here, node)
             case _:
                 continue
@@ -173,8 +175,6 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
         return None
     if _is_read(code) or _is_in_search(here, code):
         return None
-    if isinstance(code, ast.If) and any(map(_is_none, code.body)):
-        return None  # a mask or none: what comes next is quicker without
     return None if is_rare(here, code) else goes_on(here, code)
 
 
@@ -185,6 +185,24 @@ def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
         return True
     test = loop.test if isinstance(loop, ast.While) else None
     return test is not None and (_is_answer(here, test) or _is_compared(here, test))
+
+
+def _gives_none(here: Surroundings, code: ast.If | ast.IfExp) -> bool:
+    """Tell whether a branch gives a mask or none, ``mask = x == 0 if pads.any() else None``.
+
+    What comes next is quicker without, and only the host can decide that. So it is in
+    ``if pads.any(): mask = x == 0`` behind ``mask = None``.
+    """
+    if isinstance(code, ast.If) and any(map(_is_none, code.body)):
+        return True
+    branch = read_branch(here, code)
+    if branch is None:
+        return False
+    if any(isinstance(a, ast.Constant) and a.value is None for a in (branch.first, branch.second)):
+        return True
+    at = here.evaluations.get(id(branch.test))
+    before = at.names.get(branch.name) if at is not None else None
+    return before is not None and before.op == Op.CONST and before.value is None
 
 
 def _is_none(code: ast.stmt) -> bool:

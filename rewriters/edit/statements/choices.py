@@ -85,12 +85,10 @@ def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
 
     ``node`` is an ``if`` with or without ``else``, or a conditional expression.
     """
-    branch = _read(here, node)
+    branch = read_branch(here, node)
     if branch is None:
         return None
     second = branch.second
-    if any(isinstance(arm, ast.Constant) and arm.value is None for arm in (branch.first, second)):
-        return None  # a mask or none: only the host can decide what code comes next
     if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
         told = second and (isinstance(node, ast.If) or _divides_by_tested(here, branch))
         return _advise_on_large(here, branch) if told else None
@@ -124,7 +122,7 @@ def divide(  # noqa: C901, PLR0911 - one case a way
     """
     if (limited := _limit_count(here, node, is_count)) is not None:
         return limited
-    branch = _read(here, node)
+    branch = read_branch(here, node)
     if branch is not None and (found := _divide_or_nothing(here, branch, is_count)) is not None:
         return found
     by: ast.expr
@@ -320,7 +318,8 @@ def _read_by(here: Surroundings, arm: Node) -> set[Node]:
     }
 
 
-def _read(here: Surroundings, node: ast.AST) -> _Branch | None:
+def read_branch(here: Surroundings, node: ast.AST) -> _Branch | None:
+    """Return what a branch gives in either case, ``None`` if it does more than give a value."""
     match node:
         case ast.If(test, [ast.Assign([ast.Name(one)], first)], []):
             return _Branch(node, node, test, first, None, f"{one} = ", one)

@@ -119,11 +119,9 @@ def _has_dimensions(here: Surroundings, mask: Node) -> bool:
 
 
 def _elementwise_parts(node: Node) -> Iterator[Node]:
-    """Yield a value, and those that have no more dimensions than it."""
-    yield node
-    if node.op in operators.SAME_SHAPE | operators.BROADCAST | operators.BOOLEAN and node.args:
-        for part in node.args:
-            yield from _elementwise_parts(part)
+    """Return a value, and those that have no more dimensions than it."""
+    through = operators.SAME_SHAPE | operators.BROADCAST | operators.BOOLEAN
+    return node.walk(lambda part: part.args if part.op in through else ())
 
 
 def _asks_for_dimension(user: Node, node: Node) -> bool:

@@ -30,6 +30,7 @@ from npufix.rewriters.facts.origins import left_out, list_holding_none, list_of_
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.nodes import once_per_value
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class ValueKinds:
     match: Match
     shapes: Shapes
 
+    @once_per_value
     def _is_tensor(self, node: Node) -> bool | None:  # noqa: C901, PLR0911, PLR0912 - one case a proof
         if node.op in operators.TENSORS or self._is_bool(node):
             return True
@@ -199,6 +201,7 @@ class ValueKinds:
         parts = kinds.fullmatch(annotation(self.flow, str(whole.value)))
         return "" if parts is None else parts[1]
 
+    @once_per_value
     def _is_bool(self, node: Node) -> bool:  # noqa: C901, PLR0911 - one case a kind of proof
         args = node.args
         if node in self._used_as_masks:
@@ -309,6 +312,7 @@ class ValueKinds:
         choices = list_choices(node) if node.op == Op.PHI else (node,)
         return any(map(self.shapes.is_number, choices))
 
+    @once_per_value
     def _may_be_number(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of value
         """Tell whether a value may be a number: a setting or computed from settings."""
         if any(
@@ -341,6 +345,7 @@ class ValueKinds:
         # What a call or an operator returns is rarely a number, and then not ours to write.
         return node.op in _MAYBE_NUMBER
 
+    @once_per_value
     def _may_be_bool(self, node: Node) -> bool:
         """Tell whether a value is a comparison, of whatever: a mask if it is a tensor."""
         args = node.args
@@ -357,6 +362,7 @@ class ValueKinds:
         mask, x = (self.match.bindings[n] for n in (name, tensor))
         return True if self._tests(mask, x) else None
 
+    @once_per_value
     def _tests(self, mask: Node, x: Node) -> bool:
         if self.shapes.may_have_changed(mask):
             return False
@@ -367,6 +373,7 @@ class ValueKinds:
         known = all(self._may_be_bool(arg) or self._is_bool(arg) for arg in mask.args)
         return known and any(self._tests(arg, x) for arg in mask.args)
 
+    @once_per_value
     def _is_computed_from(self, node: Node, x: Node) -> bool:
         """Tell whether a value is computed element by element from a tensor, on its device."""
         if node is x:
@@ -380,6 +387,7 @@ class ValueKinds:
     def _may_be_compared(self, node: Node) -> bool:
         return not self.shapes.is_number(node) and self._is_tensor(node) is True
 
+    @once_per_value
     def _dtype(self, node: Node) -> str | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return "bool"
@@ -397,6 +405,7 @@ class ValueKinds:
             return self._dtype(node.args[0]) or "float32"
         return None
 
+    @once_per_value
     def _has_fractions(self, node: Node) -> bool | None:
         """Tell whether the elements of a tensor are fractions, not so positions.
 
@@ -413,6 +422,7 @@ class ValueKinds:
         kinds = {self._has_fractions(a) for a in node.args[:2] if self._is_int(a) is not True}
         return True if True in kinds else (kinds.pop() if len(kinds) == 1 else None)
 
+    @once_per_value
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if node.op == Op.CONST:
             return isinstance(node.value, int) and not isinstance(node.value, bool)

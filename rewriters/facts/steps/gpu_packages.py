@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph.modules.syntax import SIMPLE_STATEMENTS, nodes_of, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from npufix.rewriters.graph.dataflow import FunctionFlow
 
 _ONLY_GPU = frozenset(
@@ -36,7 +38,7 @@ def needs_gpu(flow: FunctionFlow) -> bool:
     )
 
 
-def _mentions(code: ast.AST, names: frozenset[str]) -> bool:
+def _mentions(code: ast.AST, names: AbstractSet[str]) -> bool:
     return bool(names) and any(isinstance(n, ast.Name) and n.id in names for n in nodes_of(code))
 
 
@@ -49,7 +51,10 @@ def _list_of_gpu(module: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
     for source, alias in [(node, alias) for node in imports for alias in node.names]:
         module_name = str(getattr(source, "module", None) or alias.name)
         name = (alias.asname or alias.name).partition(".")[0]
-        if module_name.partition(".")[0] in _ONLY_GPU and not getattr(source, "level", 0):
+        package = module_name.partition(".")[0]
+        if not getattr(source, "level", 0) and (
+            package in _ONLY_GPU or (package == "numba" and "cuda" in {name, alias.name})
+        ):
             only.add(name)
         if _WRAPPED.search(module_name):
             wrapped.add(name)
@@ -57,4 +62,6 @@ def _list_of_gpu(module: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
             # a package that is compiled for one operator: ``class Rasterize(Function)`` calls it
             functions = (n for n in module.body if isinstance(n, ast.ClassDef) and n.bases)
             only |= {name, *(f.name for f in functions if _mentions(f, frozenset({name})))}
-    return frozenset(only), frozenset(wrapped)
+    kernels = (f for f in module.body if isinstance(f, ast.FunctionDef))
+    compiled = {f.name for f in kernels if any(_mentions(d, only) for d in f.decorator_list)}
+    return frozenset(only | compiled), frozenset(wrapped)  # ``@cuda.jit def loss_kernel(...)``

@@ -118,31 +118,35 @@ def _name_caller(code: ast.AST) -> str:
 
 
 def _is_called_to_keep(flow: FunctionFlow) -> bool:
-    """Tell whether a method sets what its class asks for wherever it calls it.
+    """Tell whether what a method computes or sets is kept wherever its class calls it.
 
-    ``if n > self.n: self.update(n)`` of ``def update(self, n): self.n = n``.
+    ``if n > self.n: self.update(n)`` of ``def update(self, n): self.n = n``, and
+    ``if self.table is None: self.table = self.compute(n)``; ``__init__`` may call it as well.
     """
-    name = flow.function.name
-    if flow.cls is None or name == "forward":
+    name, cls = flow.function.name, flow.cls
+    if cls is None or name == "forward":
         return False
-    calls = [code for code in nodes_of(flow.cls) if _calls_own(code, name)]
+    calls = [code for code in nodes_of(cls) if _calls_own(code, cls.name, name)]
     if not calls:
         return False
     made = _list_set(flow.function.body)
-    asked = {
+    kept = {
         id(inner)
-        for code in nodes_of(flow.cls)
-        if isinstance(code, ast.If) and (_list_asked_for(code.test) & made or _is_switched(code))
+        for code in nodes_of(cls)
+        if isinstance(code, ast.If)
+        and (_list_asked_for(code.test) & (made | _list_set(code.body)) or _is_switched(code))
         for inner in walk(*code.body)
     }
-    return all(id(call) in asked for call in calls)
+    first = (s for s in cls.body if isinstance(s, ast.FunctionDef) and s.name == "__init__")
+    kept.update(id(inner) for method in first for inner in walk(method))
+    return all(id(call) in kept for call in calls)
 
 
-def _calls_own(code: ast.AST, name: str) -> bool:
-    """Tell whether code calls a method of its own object: ``self.update(n)``."""
+def _calls_own(code: ast.AST, cls: str, name: str) -> bool:
+    """Tell whether code calls a method of its own class: ``self.update(n)``, ``Table.make(n)``."""
     match code:
-        case ast.Call(ast.Attribute(ast.Name("self"), called)):
-            return called == name
+        case ast.Call(ast.Attribute(ast.Name(owner), called)):
+            return called == name and owner in {"self", "cls", cls}
     return False
 
 

@@ -584,6 +584,8 @@ def test_a_class_that_calls_a_package_for_gpus_is_left_out(tmp_path: Path) -> No
     imported = "try:\n    import {} as ME\nexcept ImportError:\n    ME = None\n"
     assert not places(scanned(tmp_path, {"a.py": imported.format("MinkowskiEngine") + net}))
     assert places(scanned(tmp_path, {"a.py": imported.format("my_engine") + net}))
+    kernel = "from numba import cuda\n\n\n@cuda.jit\ndef add(x):\n    ...\n\n\n"
+    assert not places(scanned(tmp_path, {"a.py": kernel + net.replace("ME.cat", "add[1, 2]")}))
 
 
 @pytest.mark.parametrize(
@@ -619,6 +621,28 @@ def test_what_is_made_once_is_left_out(tmp_path: Path) -> None:
     built = f"import torch\n\n\ndef group_init(device):\n    f({made})\n"
     files = {"train.py": text, "groups.py": built}
     assert places(scanned(tmp_path, files)) == ["train.py:7"]
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        ("if self.table is None or n > len(self.table):\n            self.table = ", False),
+        ("self.table = ", True),
+    ],
+)
+def test_a_table_that_is_made_longer_when_it_is_too_short_is_kept(
+    tmp_path: Path, made: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\nclass Positions(torch.nn.Module):\n    def __init__(self, dim):\n"
+        "        self.dim = dim\n        self.table = self.make(8)\n\n"
+        "    def make(self, n):\n"
+        "        rates = torch.exp(torch.arange(self.dim, dtype=torch.float) * -0.1)\n"
+        "        return torch.arange(n).unsqueeze(1) * rates\n\n"
+        "    def forward(self, x):\n        n = x.size(1)\n"
+        f"        {made}self.make(n)\n        return x + self.table[:n].to(x)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
 
 
 ROWS = "import torch\n\n\ndef step(x: torch.Tensor):\n    {}\n"

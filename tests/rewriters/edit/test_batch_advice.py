@@ -245,6 +245,14 @@ class Embed(nn.Module):
     assert (BATCHED in [site.problem for site in find_sites(HEADER + text, [RULE])]) is told
 
 
+SWAPPED = """for i in range(n):
+            kept = y[:, starts[i]]
+            y[:, starts[i]] = {} * 2
+            out.append(kept)"""
+PIECES = """for i in range({}):
+            out.append(F.relu(y[i * n : (i + 1) * n]).sum(0))"""
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -257,6 +265,24 @@ class Embed(nn.Module):
         # taps of a convolution, and layers that are called by their forward
         ("for i in range(n):\n            y[:, i:] += x[i] * y[:, : n - i]", False),
         ("out = torch.cat([self.wo[i].forward(y[:, i]) for i in range(n)])", False),
+        # columns that change places one after the other, and those that stay
+        (SWAPPED.format("y[:, x[i]]"), False),
+        (SWAPPED.format("y[:, starts[i]]"), True),
+        # as many at once as there is memory for
+        (PIECES.format("math.ceil(len(y) / n)"), False),
+        (PIECES.format("2 * n"), True),
+        (
+            (
+                "for i in range(n):\n            a, b = i * 8, min((i + 1) * 8, len(y))\n"
+                "            out.append(F.relu(y[a:b]).sum(0))"
+            ),
+            False,
+        ),
+        # two that have names
+        (
+            "for z in (x, y):\n            k = (z[n] == 1).nonzero()\n            out.append(k)",
+            False,
+        ),
         # windows of one size, and a table of the settings that decides
         ("for i in starts:\n            out.append([f(w[i : i + self.size]) for w in x])", False),
         (

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 from searching import HEADER, RULES
 
 from npufix.rewriters.find import find_sites
-
-if TYPE_CHECKING:
-    import pytest
+from npufix.rules.substitutions.masked_assignment import RULE as MASKED
 
 
 def products(count: int) -> str:
@@ -44,6 +41,17 @@ def f(x: torch.Tensor):
     cut: list[str] = []
     assert not list(find_sites(code, loops, cut=cut.append))
     assert cut == ["f"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x = x * x + x", "mask = mask & (mask | ~mask)", "mask = (x > 0) | mask", "x = x[:1] - x"],
+)
+def test_ways_to_a_value_are_not_gone_one_by_one(line: str) -> None:
+    lines = "".join(f"    {line}\n" for _ in range(60))  # 2 ** 60 ways lead from the last
+    head = f"{HEADER}\ndef f(x: torch.Tensor, mask: torch.BoolTensor, n: int):\n"
+    code = f"{head}{lines}    x[mask] = n\n    return x[mask].sum()\n"
+    assert any(site.rule is MASKED for site in find_sites(code, [*RULES, MASKED]))
 
 
 def test_lines_of_changes_are_those_of_the_module() -> None:

@@ -356,6 +356,8 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
         ("if self.strict:\n            assert x.all()", "NPU217"),
         ("if x.max() != 0:\n            assert x.max() < 9", "NPU217"),
         ("if not x.all():\n            assert x.any()\n            self.log(x)", "NPU217"),
+        ("m = x == 0 if (x == 0).any() else None\n        return self.f(x, m)", "NPU217"),
+        ("m: T | None = None\n        if (x == 0).any():\n            m = x == 0", "NPU217"),
         ("x = torch.cat([self.cached_left_pad, x])\n        return x, (x, x)", "NPU323"),
         ("past = torch.cat([past, x], 1)\n        return (past, self.positions), x", "NPU323"),
         ("self.cache = torch.cat([self.cache, x])\n        self.cache = self.cache[-9:]", "NPU323"),

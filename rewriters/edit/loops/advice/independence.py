@@ -11,6 +11,7 @@ from npufix.rewriters.edit.loops.advice.rounds import (
     carries,
     list_bound,
     list_moved,
+    look_up,
     reads_own_list,
 )
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
@@ -80,10 +81,13 @@ class Round:
         return frozenset(found)
 
     def is_piece(self, item: ast.expr) -> bool:
-        """Tell whether an index is ``i * n : (i + 1) * n``."""
+        """Tell whether an index is ``i * n : (i + 1) * n``, or ``start : end`` of such."""
         match item:
-            case ast.Slice(ast.BinOp(left, ast.Mult(), right), ast.expr()):
-                return any(isinstance(n, ast.Name) and n.id in self.own for n in (left, right))
+            case ast.Slice(ast.expr() as first, ast.expr()):
+                match look_up(first, self.bound):
+                    case ast.BinOp(left, ast.Mult(), right):
+                        ends = (left, right)
+                        return any(isinstance(n, ast.Name) and n.id in self.own for n in ends)
         return False
 
     def is_window(self, code: ast.Subscript) -> bool:
@@ -155,12 +159,13 @@ def needs_others(
 
     ``known`` is known of all rounds before the loop; the rounds of a loop ``inner`` may count too.
     """
-    if carries(taken.body, taken.own | taken.moved | known) or _changes_others(taken, nodes):
-        return True
-    if reads_own_list(taken.body):
-        return True
-    if inner and any(
-        carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)
+    of_round = taken.own | taken.moved
+    loops = [n for n in nodes if isinstance(n, ast.For)] if inner else []
+    if (
+        carries(taken.body, of_round | known)
+        or _changes_others(taken, nodes)
+        or reads_own_list(taken.body)
+        or any(carries(loop.body, of_round) for loop in loops)
     ):
         return True
     picks = [n for n in nodes if isinstance(n, ast.Subscript)]
@@ -177,9 +182,12 @@ def needs_others(
         if all(is_stored(n) or _is_inside_store(n, own) for n in own):
             continue
         rows = {tuple(sorted(list_names(_whole_index(n)) & taken.own)) for n in own}
-        others = any(is_other(i, taken) for n in own for i in list_indexes(n.slice))
-        if len(rows) > 1 or not min(rows) or others:
+        items = [item for n in own for item in list_indexes(n.slice)]
+        if len(rows) > 1 or not min(rows) or any(is_other(item, taken) for item in items):
             return True
+        places = {ast.unparse(i) for i in items if isinstance(i, ast.Subscript)}
+        if len(places) > 1:
+            return True  # x[p[i]] = x[q[i]]: an earlier round may have written there
     return False
 
 

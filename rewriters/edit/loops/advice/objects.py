@@ -21,6 +21,8 @@ _OF_TENSORS = frozenset(
      "nbytes", "ndim", "real", "requires_grad", "shape", "values", "indices"}
 )  # fmt: skip
 """What a tensor has as well, or the pair that ``max`` returns."""
+_FEW = 4
+"""Rounds that are written out."""
 _SHAPES = frozenset({"expand", "reshape", "unflatten", "view"})
 _LAYOUTS = _SHAPES | {
     "contiguous", "detach", "flatten", "movedim", "permute", "squeeze", "t", "transpose",
@@ -34,7 +36,18 @@ _SPARES = re.compile(
 _PIECE = re.compile(r"(?i)(^|[._])(chunk|slice|tile|(micro|mini)_?batch)_?(size|len\w*|rows)$")
 
 
-def is_for_memory(source: str, loop: Loop) -> bool:
+def goes_over_no_rows(source: str, loop: Loop) -> bool:
+    """Tell whether a loop goes over dimensions, over parts on purpose, or over a few by name.
+
+    ``for points in (left, right):`` only spares writing the same twice.
+    """
+    match loop.items:
+        case ast.Tuple(few) | ast.List(few) if len(few) <= _FEW:
+            return True
+    return _goes_over_dimensions(loop.items, loop.target) or _is_for_memory(source, loop)
+
+
+def _is_for_memory(source: str, loop: Loop) -> bool:
     """Tell whether a loop spares memory, by the comment above it or the size of its pieces.
 
     So does ``for rows in logits.split(chunk_size):``, which whoever calls it decides on.
@@ -56,7 +69,7 @@ def _is_piece(size: ast.expr) -> bool:
     return _PIECE.search(ast.unparse(size)) is not None
 
 
-def goes_over_dimensions(items: ast.expr, target: ast.expr | None = None) -> bool:
+def _goes_over_dimensions(items: ast.expr, target: ast.expr | None = None) -> bool:
     """Tell whether a loop has a round for each dimension: ``for i, n in enumerate(x.shape[:k])``.
 
     Those are few, and no rows; ``for dim in range(1, places.shape[1])`` says so as well.
@@ -65,9 +78,9 @@ def goes_over_dimensions(items: ast.expr, target: ast.expr | None = None) -> boo
         return True
     match items:
         case ast.Call(ast.Name("enumerate" | "reversed" | "zip" | "list" | "tuple"), several):
-            return any(map(goes_over_dimensions, several))
+            return any(map(_goes_over_dimensions, several))
         case ast.Call(ast.Name("range"), [*_, ast.Call(ast.Name("len"), [over])]):
-            return goes_over_dimensions(over)
+            return _goes_over_dimensions(over)
         case ast.Call(ast.Name("range"), [*_, stop]):
             asked = {n.attr for n in walk(stop) if isinstance(n, ast.Attribute)}
             picked = any(isinstance(n, ast.Subscript) for n in walk(stop))
@@ -173,14 +186,16 @@ def _spares_memory(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     pieces = [n for n in nodes if isinstance(n, ast.Slice) and taken.is_piece(n)]
     pairs = [n.args for n in nodes if isinstance(n, ast.Call) and len(n.args) > 1]
     parts = [ast.Slice(first, last) for first, last, *_ in pairs]
-    limited = [p.upper for p in (*pieces, *parts) if taken.is_piece(p) and p.upper is not None]
+    ends = [p.upper for p in (*pieces, *parts) if taken.is_piece(p) and p.upper is not None]
+    limited = [look_up(end, taken.bound) for end in ends]
     if any(isinstance(end, ast.Call) and last_name(end.func) == "min" for end in limited):
         return True
     match taken.loop.items:
-        case ast.Call(ast.Name("range"), [ast.Name(count)]) if limited:
+        case ast.Call(ast.Name("range"), [count]) if limited:
             made = [n for n in walk(*taken.flow.function.body) if isinstance(n, ast.Assign)]
-            counts = [n.value for n in made if count in map(ast.unparse, n.targets)]
-            return any(_CEILING.search(ast.unparse(value)) for value in counts)
+            named = ast.unparse(count)
+            counts = [n.value for n in made if named in map(ast.unparse, n.targets)]
+            return any(_CEILING.search(ast.unparse(value)) for value in (count, *counts))
     return False
 
 

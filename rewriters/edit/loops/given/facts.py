@@ -388,13 +388,15 @@ def _typed(node: Node) -> Node:
 
 def _keeps(node: Node, source: Node) -> bool:
     """Tell whether a value has the dtype of a tensor, or a wider one."""
-    if node is source:
-        return True
+    return any(part is source for part in node.walk(_list_of_its_dtype))
+
+
+def _list_of_its_dtype(node: Node) -> tuple[Node, ...]:
+    """Return the operands that a value has the dtype of, or a wider one."""
     told = any(arg.op in {Op.DTYPE, Op.DTYPE_OF} for arg in node.args)
     if node.op not in _ADDED or told or "dtype" in _words(node):
-        return False
-    operands = node.args[:2] if node.op in {"add", "sub", "mul", "div"} else node.args[:1]
-    return any(_keeps(arg, source) for arg in operands)
+        return ()
+    return node.args[: 2 if node.op in {"add", "sub", "mul", "div"} else 1]
 
 
 def _words(node: Node) -> list[str]:

@@ -92,13 +92,12 @@ def has_bias(scores: Node) -> bool:
 
 
 def _leads_to_product(node: Node) -> bool:
-    if node.op in _PRODUCTS:
-        return True
-    if node.op == Op.PHI:
-        return any(map(_leads_to_product, node.args[1:]))
-    if node.op == "add":
-        return any(map(_leads_to_product, node.args[:2]))
-    return node.op in _ON_THE_WAY and _leads_to_product(node.args[0])
+    def list_ways(part: Node) -> tuple[Node, ...]:
+        if part.op == Op.PHI:
+            return part.args[1:]
+        return part.args[: 2 if part.op == "add" else part.op in _ON_THE_WAY]
+
+    return any(part.op in _PRODUCTS for part in node.walk(list_ways))
 
 
 def _is_bias(node: Node) -> bool:

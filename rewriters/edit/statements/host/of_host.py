@@ -19,6 +19,7 @@ from npufix.rewriters.facts.host_tensors import (
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
+from npufix.rewriters.graph.nodes import once_per_value
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -395,6 +396,7 @@ def _of_target(target: ast.expr, items: ast.expr, name: str) -> ast.expr | None:
     return None
 
 
+@once_per_value
 def _is_made_there(here: Surroundings, node: Node) -> bool:
     """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``.
 
@@ -414,6 +416,7 @@ _OF_TENSORS = frozenset(
 """What torch computes of nothing but tensors."""
 
 
+@once_per_value
 def is_tensor(here: Surroundings, node: Node) -> bool:
     """Tell whether a value is a tensor, of torch and not of NumPy."""
     if node.op in {"sum", "mean"} and node.args:
@@ -424,9 +427,8 @@ def is_tensor(here: Surroundings, node: Node) -> bool:
         return True
     if node.op in ARITHMETIC | _OF_NUMBERS_TOO:
         return any(is_tensor(here, arg) for arg in node.args)
-    if any(
-        _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
-    ):
+    made = (e for e in here.flow.by_operation.get(node.op, ()) if e.node is node)
+    if any(_is_of_torch(here, e) for e in made):
         return True
     if any(u.op in _OF_TENSORS and u.args[0] is node for u in here.users(node)):
         met = (e for op in _OF_TENSORS for e in here.flow.by_operation.get(op, ()))

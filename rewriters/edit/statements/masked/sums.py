@@ -19,6 +19,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.index_facts import is_of_configuration
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import copy_tree
+from npufix.rewriters.graph.nodes import once_per_value
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -308,14 +309,21 @@ def _is_number(here: Surroundings, node: Node) -> bool:
     Whoever else needs it has it still. A tensor that is made once, ``self.weight``, meets as many
     elements as the mask selects only if it is one number to all of them, or to all rows.
     """
-    if node.op == Op.CONST or is_of_configuration(node):
-        return True
-    facts = here.facts(here.flow.evaluations[0], x=node)
-    if facts.is_number("x") or (node.op == Op.ATTR and facts.is_plain("x")):
-        return True
-    return _is_of_each(node) and all(_is_number(here, arg) for arg in node.args)
+    parts, seen = [node], {node}
+    for part in parts:  # grows
+        if part.op == Op.CONST or is_of_configuration(part):
+            continue
+        facts = here.facts(here.flow.evaluations[0], x=part)
+        if facts.is_number("x") or (part.op == Op.ATTR and facts.is_plain("x")):
+            continue
+        if not _is_of_each(part):
+            return False
+        parts += [arg for arg in part.args if arg not in seen]
+        seen.update(part.args)
+    return True
 
 
+@once_per_value
 def _is_mask(here: Surroundings, node: Node) -> bool:
     if node.op in {"and", "or", "invert"}:  # of comparisons, each of whatever
         return all(_is_mask(here, arg) for arg in node.args)

@@ -74,7 +74,8 @@ def read_of(  # noqa: PLR0911 - one case a call
 def _is_read_before(value: Node) -> bool:
     """Tell whether a number has been read, or is computed from one: ``x.sum().item() / 8``."""
     passes = {*ARITHMETIC, Op.AUGMENTED, Op.PHI, "py:max", "py:min"}
-    return value.op in READING or (value.op in passes and any(map(_is_read_before, value.args)))
+    parts = value.walk(lambda part: part.args if part.op in passes else ())
+    return any(part.op in READING for part in parts)
 
 
 def is_reduced(here: Surroundings, value: Node) -> bool:

@@ -105,10 +105,8 @@ def find_sizes(here: Surroundings) -> Iterator[Proposal]:
 def _list_sizes(given: Sequence[Node]) -> Iterator[Node]:
     """Yield what may be a size: also what is computed with one, ``n.max()`` of ``n.max() + 1``."""
     for arg in given:
-        if arg.op in _COMPUTED:
-            yield from _list_sizes(arg.args)
-        else:
-            yield arg
+        parts = arg.walk(lambda part: part.args if part.op in _COMPUTED else ())
+        yield from (part for part in parts if part.op not in _COMPUTED)
 
 
 def _is_one_number(here: Surroundings, at: Evaluation, node: Node) -> bool:
