@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -10,10 +11,10 @@ from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 
-_Prove = TypeVar("_Prove", bound="Callable[..., Any]")
+_Prove = TypeVar("_Prove", bound=Callable[..., Any])
 
 
 class Serial(int):
