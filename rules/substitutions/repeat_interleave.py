@@ -5,8 +5,8 @@ What: ``x.repeat_interleave(n)`` or ``x.repeat_interleave(n, dim)`` with a Pytho
 Why it is slow on the NPU: RepeatInterleave copies element by element in the given order (its second
 version, for A2 and larger outputs, is faster but still slower than a broadcast, and does not take
 int8 or a vector with one number of repeats). The same result is a broadcast over a new dimension,
-which BroadcastTo writes in one go; twice along the last
-dimension, as the tables of rotary embeddings are, it is a stack. (The other recipe of the guide, a tensor that holds the same
+which BroadcastTo writes in one go; twice, as the tables of rotary embeddings are and images that
+become twice as wide, it is a stack. (The other recipe of the guide, a tensor that holds the same
 number of repeats for each element, selects the faster version, but is right for one length only.)
 
 Safety: exact for an int, whatever its value; ``clone`` makes the copy that ``repeat_interleave``
@@ -68,6 +68,11 @@ def twice(x: Tensor, literal_dim: int) -> Tensor:
     return x.repeat_interleave(2, literal_dim)
 
 
+def twice_from_the_end(x: Tensor, literal_dim: int) -> Tensor:
+    """Repeat twice along a dimension counted from the end."""
+    return x.repeat_interleave(2, literal_dim)
+
+
 def along(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     """Repeat along a dimension counted from the front."""
     return x.repeat_interleave(repeats, literal_dim)
@@ -114,8 +119,13 @@ def stack_last(x: Tensor) -> Tensor:
 
 
 def stack(x: Tensor, literal_dim: int) -> Tensor:
-    """Put each element twice into a new last dimension and merge it into the one before."""
-    return torch.stack((x, x), dim=-1).flatten(-2)
+    """Put each slice twice into a new dimension and merge it into the one before."""
+    return torch.stack((x, x), dim=literal_dim + 1).flatten(literal_dim, literal_dim + 1)
+
+
+def stack_from_the_end(x: Tensor, literal_dim: int) -> Tensor:
+    """Put each slice twice into a new dimension and merge it into the one before."""
+    return torch.stack((x, x), dim=literal_dim).flatten(literal_dim - 1, literal_dim)
 
 
 def broadcast(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
@@ -156,10 +166,16 @@ def twice_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": _tensor(draw, draw.integer(1, 3))}
 
 
-def twice_last_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a tensor and its last dimension."""
-    ndim = draw.integer(2, 3)
-    return {"x": _tensor(draw, ndim), "literal_dim": ndim - 1}
+def twice_dim_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a dimension of it but the first."""
+    ndim = draw.integer(2, 4)
+    return {"x": _tensor(draw, ndim), "literal_dim": draw.integer(1, ndim - 1)}
+
+
+def twice_end_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a dimension of it but the last, counted from the end."""
+    ndim = draw.integer(2, 4)
+    return {"x": _tensor(draw, ndim), "literal_dim": draw.integer(-ndim, -2)}
 
 
 def dim_inputs(draw: Draw) -> dict[str, Any]:
@@ -254,11 +270,6 @@ FROM_THE_FRONT = Condition(
     lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim > 0,
 )
 
-IS_LAST = Condition(
-    "last-dimension",
-    "the dimension is the last one",
-    lambda site: isinstance(dim := site.literal("literal_dim"), int) and site.ndim("x") == dim + 1,
-)
 FROM_THE_END = Condition(
     "dimension-from-the-end",
     "the dimension is a literal below -1",
@@ -281,7 +292,13 @@ RULE = Substitution(
         Form(new_first, broadcast_new, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along_first, broadcast_first, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(twice_along_last, stack_last, twice_inputs, (OFTEN_TWICE, IS_TENSOR)),
-        Form(twice, stack, twice_last_inputs, (IS_LAST, OFTEN_TWICE, IS_TENSOR)),
+        Form(twice, stack, twice_dim_inputs, (FROM_THE_FRONT, OFTEN_TWICE, IS_TENSOR)),
+        Form(
+            twice_from_the_end,
+            stack_from_the_end,
+            twice_end_inputs,
+            (FROM_THE_END, OFTEN_TWICE, IS_TENSOR),
+        ),
         Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS, WORTH_IT)),
         Form(
             along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS, WORTH_IT, OFTEN)
@@ -365,6 +382,19 @@ def forward(freqs: torch.Tensor):
     cos = freqs.cos()
     cos = torch.stack((cos, cos), dim=-1).flatten(-2)
     return cos + 1
+""",
+        ),
+        # an image that becomes twice as high and twice as wide
+        Rewritten(
+            """
+def f(luma: torch.Tensor, chroma: torch.Tensor):
+    chroma = chroma.repeat_interleave(2, dim=-2)
+    return luma + chroma
+""",
+            """
+def f(luma: torch.Tensor, chroma: torch.Tensor):
+    chroma = torch.stack((chroma, chroma), dim=-2).flatten(-3, -2)
+    return luma + chroma
 """,
         ),
         Rewritten(
