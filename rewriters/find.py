@@ -195,12 +195,8 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
         if site.rewrite
         or not any(told.get(n) in _WHOLE_LOOPS or n == site.line for n in told.keys() & site.lines)
     )
-    found = [  # what is written for no pattern runs on all devices
-        dataclasses.replace(s, rewrite=None, proofs=(), problem=s.problem or _ELSEWHERE)
-        if flow.computes_for_npu(s.lines)
-        else s
-        for s in found
-    ]
+    # what is written for no pattern runs on all devices
+    found = [s.left_to_hand(_ELSEWHERE) if flow.computes_for_npu(s.lines) else s for s in found]
     # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment. A loop only
     # stays where a pattern changes its own text, not where the pattern's value passes through it.
     changed = {site.line for site in matched if site.rewrite}

@@ -111,6 +111,10 @@ class Site:
         proven = {Basis.SOURCE, Basis.PROFILE}
         return Safety.SAFE if all(p.basis in proven for p in self.proofs) else Safety.CONDITIONAL
 
+    def left_to_hand(self, why: str) -> Site:
+        """Return the site with nothing that the tool writes."""
+        return dataclasses.replace(self, rewrite=None, proofs=(), problem=self.problem or why)
+
     def assuming(self, names: frozenset[str]) -> Site:
         """Return the site with what its user vouches for there."""
         proofs = tuple(

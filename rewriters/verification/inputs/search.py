@@ -25,6 +25,7 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     tell_of_object,
 )
 from npufix.rewriters.verification.inputs.cases.modes import ASKS_GRADIENTS
+from npufix.rewriters.verification.inputs.cases.other_sizes import change_sizes, group_refused
 from npufix.rewriters.verification.inputs.cases.settings import list_weight_variants
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
@@ -213,13 +214,13 @@ class _Search:
             self.run((Assignment(recipe, specs) for specs in every), until)
 
     def run_as_refused(self) -> None:
-        """Make the object as calls on it ask: as wide as what its layers were given.
-
-        A layer over ``torch.cat([x, y, x - y], -1)`` is three times as wide as x.
-        """
+        """Make arguments as large, and the object as wide, as calls have asked for."""
         target, found = self.target, self.found
         if found.assignments:
             return
+        for refused in group_refused(found):
+            target.discard_object()
+            self.run(change_sizes(found, refused), time.process_time() + _FURTHER_S)
         for recipe in (r for r in self.options if r is not None and r.attributes is None):
             for made in [*vary_refused(found, target.owner, target.settings_of(recipe))]:
                 if not found.assignments:

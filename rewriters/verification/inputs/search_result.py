@@ -29,6 +29,7 @@ _MOST_KNOWN = 1500
 _NOT_TAKEN = re.compile(r"got an unexpected keyword argument\b")
 _MOST_NOT_TAKEN = 100
 _MOST_WIDTHS = 4
+_MOST_REFUSED = 400
 _WIDTHS = (
     r"shapes cannot be multiplied \(\d+x(?P<given>\d+) and (?P<taken>\d+)x",
     r"to have (?P<taken>\d+) channels, but got (?P<given>\d+) channels",
@@ -37,6 +38,18 @@ _WIDTHS = (
     r"(?i)expect(?:ed|ing embedding dimension of) (?P<taken>\d+), (?:but )?got (?P<given>\d+)$",
 )
 """How layers refuse what is as wide as they are not."""
+_SIZES = (
+    r"Expected size (\d+) but got size (\d+) for tensor number",
+    r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)",
+    r"expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\)",
+    r"first two dimensions of batch2 tensor to be: \[\d+, (\d+)\] but got: \[\d+, (\d+)\]",
+    r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x",
+    r"to have (\d+) channels, but got (\d+) channels",
+    r"Expected target size \[(?:\d+, )*(\d+)\], got \[(?:\d+, )*(\d+)\]",
+    r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)",
+    r"mask \[(\d+)[\d, ]*\] at index 0 does not match the shape of the indexed tensor \[(\d+)",
+)
+"""How operators refuse tensors that do not go together."""
 
 
 @dataclass(slots=True)
@@ -79,8 +92,14 @@ class SearchResult:
     known: int = 0
     """Calls in succession that have raised nothing new, where none has run."""
 
-    def note(self, error: str, owner: str) -> None:
+    refused: list[tuple[Assignment, str]] = field(default_factory=list)
+    """Calls whose tensors do not go together, the first few, and what each has raised."""
+
+    def note(self, error: str, owner: str, assignment: Assignment | None = None) -> None:
         """Count what a call has raised."""
+        room = len(self.refused) < _MOST_REFUSED
+        if assignment is not None and room and read_sizes(error) is not None:
+            self.refused.append((assignment, error))
         self.errors[error] += 1
         kind = re.sub(r"\d+", "", error)
         self.known = 0 if kind not in self.kinds or self.ran else self.known + 1
@@ -152,6 +171,12 @@ class SearchResult:
         else:
             why += rest + "; --assume says what callers pass: 'x: float[b, t, d]'"
         return f"{NOTHING_RUNS}{why}"
+
+
+def read_sizes(error: str) -> tuple[int, int] | None:
+    """Return the two sizes that an error says should be one."""
+    seen = next(filter(None, (re.search(pattern, error) for pattern in _SIZES)), None)
+    return None if seen is None else (int(seen[1]), int(seen[2]))
 
 
 def vary_refused(

@@ -70,7 +70,8 @@ def trace_call(
         raise BackendLimitError(failed)
     if found is not None:
         if outcome.error:
-            found.note(outcome.error, "" if target.owner is None else target.owner.__name__)
+            owner = "" if target.owner is None else target.owner.__name__
+            found.note(outcome.error, owner, case.assignment)
             found.expired += outcome.expired
         else:
             found.ran = True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 def list_refused(function: ast.AST) -> Iterator[tuple[str, int, tuple[str, ...] | None, str]]:
@@ -80,3 +82,59 @@ def _bound_by(op: ast.cmpop, right: ast.expr, *, raises: bool) -> str:
         ):
             return most
     return ""
+
+
+_LEAST = {
+    "grid_sample": 4, "interpolate": 3, "pixel_shuffle": 3, "pixel_unshuffle": 3, "upsample": 3,
+}  # fmt: skip
+"""How many dimensions what a function takes first has at least, whatever its mode."""
+_BY_MODE = {"bilinear": 4, "bicubic": 4, "trilinear": 5}
+_ADD_AXIS = frozenset({"stack", "unsqueeze"})
+_MODULES = frozenset({"F", "functional", "np", "torch"})
+_AS_MANY = operators.SAME_SHAPE | {"repeat_interleave"}
+
+
+def find_least_axes(function: ast.AST, until: Mapping[str, int]) -> dict[str, int]:
+    """Return how many dimensions arguments have at least, where an operator names an axis.
+
+    3 of ``x.sum(dim=-3)``, and of ``x`` and ``y`` in ``torch.cat([x, y.float()], 2)``; nothing is
+    said of one alone, which any tensor has. ``until`` is the last line that a name is one on.
+    """
+    found = dict.fromkeys(until, 0)
+    calls = [node for node in walk(function) if isinstance(node, ast.Call)]
+    joined = [node for node in calls if last_name(node.func) in {"cat", "concat", "stack"}]
+    for node in (*calls, *joined):  # those that are joined have as many, each of them
+        called, given = last_name(node.func), list(node.args)
+        match node.func:
+            case ast.Attribute(owner) if ast.unparse(owner).rpartition(".")[2] not in _MODULES:
+                given.insert(0, owner)
+        known = [*(operators.parameters(called) or ())]
+        named = dict(zip(known, given, strict=False)) | {k.arg: k.value for k in node.keywords}
+        axes = _list_whole(named.get("dim", named.get("axis")))
+        mode = str(getattr(named.get("mode"), "value", ""))
+        wanted = [_LEAST.get(called, 0), _BY_MODE.get(mode, 0)]
+        least = max([*wanted, *(n + 1 if n >= 0 else -n for n in axes)])
+        held = [e for g in given[:1] for e in (g.elts if isinstance(g, ast.List) else [g])]
+        names = [n for n in map(_name_with_axes_of, held) if node.lineno <= until.get(n, 0)]
+        least = max([least - (called in _ADD_AXIS), *(found[n] for n in names)])
+        found |= dict.fromkeys(names, least)
+    return {name: least for name, least in found.items() if least > 1}
+
+
+def _name_with_axes_of(code: ast.expr) -> str:
+    """Return ``x`` of ``x.float().softmax(-1)``, "" where there may be other axes."""
+    while isinstance(code, ast.Call) and last_name(code.func) in _AS_MANY:
+        match code.func:
+            case ast.Attribute(owner) if ast.unparse(owner).rpartition(".")[2] not in _MODULES:
+                code = owner
+            case _:
+                code = code.args[0] if code.args else ast.Constant(None)
+    return code.id if isinstance(code, ast.Name) else ""
+
+
+def _list_whole(code: ast.expr | None) -> list[int]:
+    with suppress(ValueError):
+        value = ast.literal_eval(code) if code is not None else ()
+        values = value if isinstance(value, tuple | list) else [value]
+        return [n for n in values if type(n) is int]
+    return []

@@ -28,7 +28,7 @@ from npufix.rewriters.verification.inputs.source.training.losses import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _BY_PATTERN = {"rearrange", "repeat", "reduce"}
@@ -214,17 +214,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
-    numbered = [(n, b, set[int]()) for n, b in operands.list_compared_with_counters(function)]
-    numbered += [(n, "", dims) for n, dims in operands.list_places(function)]
-    for use, bound, dims in ((found[n], b, d) for n, b, d in numbered if n in found):
-        use.numbers, use.below = True, use.below or bound
-        use.dims |= dims
-    for name, count in operands.list_ranks(function, found):
-        found[name].dims.add(count)
-    for name, line, axes, below in guards.list_refused(function):
-        if name in found and line <= until[name]:
-            found[name].dims |= set() if axes is None else {len(axes)}
-            found[name].below = found[name].below or below
+    _note_what_is_said(found, function, until)
     for name, use in found.items():
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None
@@ -242,6 +232,23 @@ def find_uses(function: Function) -> dict[str, Use]:
     for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
         setattr(found[name], mark, True)
     return found
+
+
+def _note_what_is_said(found: dict[str, Use], function: Function, until: Mapping[str, int]) -> None:
+    """Note what numbers and dimensions the code around arguments says that they have."""
+    numbered = [(n, b, set[int]()) for n, b in operands.list_compared_with_counters(function)]
+    numbered += [(n, "", dims) for n, dims in operands.list_places(function)]
+    for use, bound, dims in ((found[n], b, d) for n, b, d in numbered if n in found):
+        use.numbers, use.below = True, use.below or bound
+        use.dims |= dims
+    for name, count in operands.list_ranks(function, found):
+        found[name].dims.add(count)
+    for name, least in guards.find_least_axes(function, until).items():
+        found[name].least = max(found[name].least, 0 if found[name].tested else least)
+    for name, line, axes, below in guards.list_refused(function):
+        if name in found and line <= until[name]:
+            found[name].dims |= set() if axes is None else {len(axes)}
+            found[name].below = found[name].below or below
 
 
 def _note_kept_shapes(use: Use, function: Function, name: str) -> None:

@@ -45,6 +45,39 @@ def test_several_windows_lie_in_each_direction_and_not_equally_many() -> None:
     assert verdict(REVERSE, (rows, rows.replace("view", "reshape"))).status == "equivalent"
 
 
+DECODER = """
+class Up(torch.nn.Module):
+    def __init__(self, c: int):
+        super().__init__()
+        self.up = torch.nn.ConvTranspose2d(c, c, 2, 2)
+        self.mix = torch.nn.Conv2d(2 * c, c, 1)
+
+    def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        return self.mix(torch.cat([self.up(x), skip], 1)) * 2
+"""
+DOUBLED = """
+def double(x: torch.Tensor, luma: torch.Tensor) -> torch.Tensor:
+    x = x.repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2)
+    return torch.cat([luma, x], dim=-3) * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "right", "wrong"),
+    [
+        (DECODER, "([self.up(x), skip], 1)) * 2", "([self.up(x), skip], 1)).mul(2)",
+         "([skip, self.up(x)], 1)) * 2"),
+        (DOUBLED, "dim=-3) * 2", "dim=-3).mul(2)", "dim=-3).relu() * 2"),
+    ],
+    ids=["decoder", "doubled"],
+)  # fmt: skip
+def test_a_tensor_is_twice_as_large_where_the_code_refuses_others(
+    text: str, old: str, right: str, wrong: str
+) -> None:
+    assert verdict(text, (old, right)).status is Status.EQUIVALENT
+    assert verdict(text, (old, wrong)).status is Status.REFUTED
+
+
 @pytest.mark.parametrize(
     ("code", "shape"),
     [
