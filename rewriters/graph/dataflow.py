@@ -85,11 +85,16 @@ class FunctionFlow:
         return frozenset(seen.node for seen in self.observables if seen.kind == "write")
 
     def computes_for_npu(self, lines: Container[int]) -> bool:
-        """Tell whether some lines compute with what is another value on devices of other makers."""
-        return bool(self.for_npu) and any(
-            not self.for_npu.isdisjoint(evaluation.node.walk())
-            for evaluation in self.evaluations
-            if evaluation.code.lineno in lines
+        """Tell whether lines, or what reads them, compute with what helpers do on an NPU alone.
+
+        Not so ``scale = x.new_tensor([2.0])`` where nothing joins it with ``y = helper(x)``.
+        """
+        if not self.for_npu:
+            return False
+        made = {e.node for e in self.evaluations if e.code.lineno in lines and e.node.args}
+        return any(
+            not made.isdisjoint(parts) and not self.for_npu.isdisjoint(parts)
+            for parts in ({*evaluation.node.walk()} for evaluation in self.evaluations)
         )
 
     def is_certain(self, root: Node) -> bool:
