@@ -193,14 +193,15 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     # What draws the same numbers and makes something else of them is something else.
     alone = one.original.drawn is None  # of a single number, that says nothing of two functions
     same = one.original.drawn == after.drawn and not (alone and draws_by_others(run.job))
-    same = same and not (fused or original.on_npu)
+    free = fused or original.on_npu
+    run.draws_as_many &= free or one.original.drawn == after.drawn
+    same = same and not free
     judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
     if not run.counts(case) and judge is run.drawn:
         return
     judge = judge if run.counts(case) else run.special
     reference = partial(observe_in_float64, original, one)
     further = offer_further_runs(original, patched, one)
-    free = fused or original.on_npu
     judge.add(one.label, case.size, before, then, reference, further=further, any_numbers=free)
     run.note_gradients(original, one)
     compared.append(one)

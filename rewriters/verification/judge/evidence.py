@@ -150,6 +150,8 @@ class Proof:
     launched_for: CaseRun | None = None
     """The call whose launches were kept."""
     other_numbers: bool = False
+    draws_as_many: bool = True
+    """Whether the patched code leaves the generator in the same state as the original."""
     without_own: str = ""
     """Why the original itself has no gradients."""
     changed: set[str] = field(default_factory=set)

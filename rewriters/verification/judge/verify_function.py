@@ -100,6 +100,8 @@ _CALLS_TO_COUNT = 3
 _MOST_LOST = 3
 _NO_TIME = r"does not return within|no result within"
 
+_OTHERS_AFTERWARDS = "it draws more or fewer random numbers: those drawn after the call are others"
+
 
 def verify_function(job: Job, ground: str = "reference") -> Answer:
     """Return the verdict on ``job``; without a function to call, on importing its file."""
@@ -356,6 +358,8 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
         run.notes.append(f"where the original has no derivative, that of the patch differs: {call}")
     structural = bool(run.drawn.differences)
     run.drawn.decide()
+    if not (run.draws_as_many or run.drawn.differences):
+        run.notes.append(_OTHERS_AFTERWARDS)
     if run.judge.differences or structural or not run.drawn.differences:
         run.judge.take(run.drawn)
         return

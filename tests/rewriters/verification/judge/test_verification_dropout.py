@@ -178,3 +178,26 @@ def test_the_only_number_drawn_scales_as_before() -> None:
     scaled, same = verify_here([path.job(text) for text in (first, moved)])
     assert scaled.status is Status.REFUTED, scaled
     assert same.status is Status.EQUIVALENT, same
+
+
+NOISY = Snippet(
+    "Gate.forward",
+    """
+    import torch
+    from torch import nn
+
+    class Gate(nn.Module):
+        def forward(self, x):
+            if self.training:
+                EAGER
+            return x.softmax(-1)
+    """,
+    "x = x + torch.randn_like(x) * 0.5",
+)
+
+
+@pytest.mark.parametrize(("more", "told"), [("", False), ("torch.rand_like(x)", True)])
+def test_numbers_drawn_on_top_are_told(more: str, *, told: bool) -> None:
+    (found,) = verify_here([NOISY.job(f"x = x + 0.5 * torch.randn_like(x)\n{more}".strip())])
+    assert found.status is Status.EQUIVALENT, found
+    assert any("those drawn after the call are others" in n for n in found.notes) is told, found
