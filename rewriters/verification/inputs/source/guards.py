@@ -114,7 +114,9 @@ def find_least_axes(function: ast.AST, until: Mapping[str, int]) -> dict[str, in
         mode = str(getattr(named.get("mode"), "value", ""))
         wanted = [_LEAST.get(called, 0), _BY_MODE.get(mode, 0)]
         least = max([*wanted, *(n + 1 if n >= 0 else -n for n in axes)])
-        held = [e for g in given[:1] for e in (g.elts if isinstance(g, ast.List) else [g])]
+        held = given[:1]
+        if node in joined:  # what one name stands for is a list, and no tensor
+            held = [part for one in held for part in getattr(one, "elts", ())]
         names = [n for n in map(_name_with_axes_of, held) if node.lineno <= until.get(n, 0)]
         least = max([least - (called in _ADD_AXIS), *(found[n] for n in names)])
         found |= dict.fromkeys(names, least)

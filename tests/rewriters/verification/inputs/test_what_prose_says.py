@@ -327,6 +327,20 @@ def test_an_index_that_writes_out_the_last_axis_tells_how_many_there_are() -> No
     }
 
 
+def test_an_axis_that_an_operator_names_tells_how_many_there_are_at_least() -> None:
+    code = """
+    def forward(self, x, y, parts, weights, image, either):
+        parts = torch.cat(parts, 2)
+        if either.dim() == 3:
+            either = either.sum(-3)
+        image = F.interpolate(image, scale_factor=2, mode="bilinear")
+        return torch.stack([x.float().softmax(-1), y], dim=-3), weights.sum(0), parts
+    """
+    uses = find_uses(ast.parse(inspect.cleandoc(code)).body[0])
+    least = {name: uses[name].least for name in ("x", "y", "parts", "weights", "image", "either")}
+    assert least == {"x": 2, "y": 2, "parts": 0, "weights": 0, "image": 4, "either": 0}
+
+
 COLLAPSED = '''
 import torch
 
