@@ -91,7 +91,7 @@ _DONE_ONCE = frozenset(
         "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
         "capture", "fuse", "init", "initialize", "load", "log", "make", "merge", "parse",
         "precompute", "print", "prune", "quantize", "read", "register", "report", "reset", "resize",
-        "save", "set", "setup", "show", "warmup", "write",
+        "save", "set", "setup", "show", "unmerge", "warmup", "write",
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""

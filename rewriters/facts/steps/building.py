@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode
 
 BUILDS = re.compile(
-    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init(iali[sz]e)?|reset|load(?!_balanc)|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e|process_weights)(_.*|__)?"
+    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init(iali[sz]e)?|reset|load(?!_balanc)|save|from|convert|export|setup|configure|(un)?merge|register|plot|visuali[sz]e|process_weights)(_.*|__)?"
     r"|_*(set|update|compute|precompute|prepare)_(cos_?sin|sin_?cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
     r"|tp_split(_\w*)?|(shard|repack|pack|offload|onload|unload)_(\w+_)?(weights?|params|parameters|model|qkv)"
     r"|.*_init|(\w+_)?weight_loader(_\w+)?|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"

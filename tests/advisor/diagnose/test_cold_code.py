@@ -51,7 +51,7 @@ def test_what_stands_beside_a_loader_of_data_works_on_samples(tmp_path: Path) ->
     "function",
     [
         "test_step(", "log_step(", "step_logs(", "test2(", "fill_pattern_1(", "gather_for_save(",
-        "get_mock_step(", "make_test_data(",
+        "get_mock_step(", "make_test_data(", "unmerge(",
     ],
 )  # fmt: skip
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:

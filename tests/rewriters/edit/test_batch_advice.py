@@ -268,6 +268,8 @@ PIECES = """for i in range({}):
         # columns that change places one after the other, and those that stay
         (SWAPPED.format("y[:, x[i]]"), False),
         (SWAPPED.format("y[:, starts[i]]"), True),
+        # a product of reflections, each of them of the one before
+        ("for i in range(n):\n            y = y - 2 * y @ x[:, i, None] @ x[None, :, i]", False),
         # as many at once as there is memory for
         (PIECES.format("math.ceil(len(y) / n)"), False),
         (PIECES.format("2 * n"), True),

@@ -124,17 +124,20 @@ def _is_only_summed(name: str, body: Sequence[ast.stmt]) -> bool:
 def _summed(code: ast.stmt) -> set[str]:
     """Return the name of ``total += y``, ``total = total + y`` and ``n += 1``.
 
-    The first round may begin the sum: ``if total is None: total = y`` with the others as ``else``.
+    Not so ``w = w - w @ u``, which is computed from what the rounds before have left. The first
+    round may begin the sum: ``if total is None: total = y`` with the others as ``else``.
     """
     match code:
         case ast.If(_, [ast.Assign([ast.Name(name)], _)], [other]):
             return {name} & _summed(other)
-        case ast.Assign([ast.Name(name)], ast.IfExp(_, _, ast.BinOp(ast.Name(first), ast.Add()))):
-            return {name} & {first}
-        case ast.AugAssign(ast.Name(name), ast.Add() | ast.Sub()):
-            return {name}
-        case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(first), ast.Add() | ast.Sub())):
-            return {name} & {first}
+        case ast.Assign(
+            [ast.Name(name)], ast.IfExp(_, _, ast.BinOp(ast.Name(first), ast.Add(), added))
+        ):
+            return {name} & {first} - list_names(added)
+        case ast.AugAssign(ast.Name(name), ast.Add() | ast.Sub(), added):
+            return {name} - list_names(added)
+        case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(first), ast.Add() | ast.Sub(), added)):
+            return {name} & {first} - list_names(added)
     return set()
 
 
