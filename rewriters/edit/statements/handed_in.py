@@ -338,12 +338,13 @@ def _is_of_settings(here: Surroundings, node: Node, *, of_sizes: bool = False) -
     }
     if not made:
         return False
-    # ``self.count - 1`` is computed by Python; what brings a table over is no reason to keep it
+    # ``self.count - 1`` is computed by Python; what brings a table over is no reason to keep it,
+    # nor what copies it: who writes into the copy needs one each time
     work = [
         p
         for p in parts
         if p.op in operators.TABLE
-        and p.op not in operators.VIEWS | operators.MOVES
+        and p.op not in operators.VIEWS | operators.MOVES | {"clone"}
         and not made.isdisjoint(p.walk())
     ]
     if is_changed(here, _names_of(here, made), 0):

@@ -227,6 +227,19 @@ def compute_grads(x: torch.Tensor, kernel):
     assert bool(found(text, "NPU322")) is told
 
 
+@pytest.mark.parametrize(("copy", "told"), [("clone()", False), ("cumsum(0)", True)])
+def test_a_copy_of_a_table_is_made_to_be_written(copy: str, *, told: bool) -> None:
+    text = f"""
+def forward(x: torch.Tensor):
+    base = torch.eye(8, device=x.device)
+    table = base.{copy}
+    if x.dim() > 2:
+        table.add_(x[0], alpha=2.0)
+    return table * x
+"""
+    assert bool(found(text, "NPU322")) is told
+
+
 @pytest.mark.parametrize(
     ("base", "points", "told"),
     [
