@@ -194,9 +194,10 @@ class Observable:
 
 
 def once_per_value(prove: _Prove) -> _Prove:
-    """Let a method of facts answer once for each value, however many ways lead to it.
+    """Let what asks about values answer once for each of them, however many ways lead to it.
 
-    Behind ``x = x * x + x`` in a row of sixty lines there are more ways than can be gone.
+    Its first argument, the facts or the function that it asks about, keeps the answers. Behind
+    ``x = x * x + x`` in a row of sixty lines there are more ways than can be gone.
     """
     kept = f"_known_{prove.__name__}"
 

@@ -220,7 +220,7 @@ class _Search:
             return
         for refused in group_refused(found):
             target.discard_object()
-            self.run(change_sizes(found, refused), time.process_time() + _FURTHER_S)
+            self.run(change_sizes(found, refused), time.process_time() + _SEARCH_S)
         for recipe in (r for r in self.options if r is not None and r.attributes is None):
             for made in [*vary_refused(found, target.owner, target.settings_of(recipe))]:
                 if not found.assignments:
