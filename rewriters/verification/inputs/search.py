@@ -321,9 +321,8 @@ class _Search:
         if recipe is None or recipe.attributes is not None:
             return
         self._run_after_others(recipe, read)
-        if (
-            not self.found.assignments
-        ):  # ``add(feat)`` keeps what ``nearest(query)`` is held against
+        # ``add(feat)`` keeps what ``nearest(query)`` is held against
+        if not self.found.assignments:
             names = (p.name for p in self.target.parameters())
             alike = {shape for n in names for shape in self.declared.list_shapes(n, WIDTH)}
             if alike:

@@ -53,9 +53,8 @@ def _is_one_of(kind: object, base: type) -> bool:
 def find_by_attributes(attributes: Collection[str]) -> list[str]:
     """Return the class of a layer of which code reads these: ``conv.weight, conv.kernel_size``."""
     has_weight = not _WEIGHT.isdisjoint(attributes)
-    return [k for k, own in _TELLING if has_weight and any(re.match(own, a) for a in attributes)][
-        :1
-    ]
+    found = [kind for kind, own in _TELLING if any(re.match(own, a) for a in attributes)]
+    return found[:1] if has_weight else []
 
 
 def find_class_of(annotation: str, module: object, base: type) -> str:
