@@ -33,6 +33,8 @@ _LEARNING = frozenset({"backward", "step", "zero_grad"})
 _KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
 _WRITES_FIRST = frozenset({"setattr", "delattr", "setitem", "all_reduce", "broadcast", "shuffle"})
 """Functions that change what they get first."""
+_MODULES = frozenset({"F", "init", "nn", "torch"})
+"""So do those of these that are called like a method that does."""
 _RESIZES = frozenset({"cat", "concat", "concatenate", "interpolate", "narrow", "pad", "upsample"})
 """What makes something longer or shorter of what it gets."""
 
@@ -105,7 +107,8 @@ def list_written(code: ast.AST) -> Iterator[str]:
             case ast.Call(ast.Attribute(owner, method), arguments, keywords):
                 if method.endswith("_") and not method.endswith("__"):
                     # ``nn.init.zeros_(x)`` as well as ``x.zero_()``
-                    yield from map(root_name, (owner, *arguments[:1]))
+                    of_module = root_name(owner) in _MODULES and arguments
+                    yield root_name(arguments[0] if of_module else owner)
                 yield from (root_name(k.value) for k in keywords if k.arg == "out")
 
 
