@@ -115,7 +115,7 @@ def _with_changes(result: Diagnosis, tree: SourceTree, *, cache: bool) -> Diagno
     from dataclasses import replace
 
     from npufix.advisor.patch.suggestions import with_report_changes
-    from npufix.advisor.project.stored import Store
+    from npufix.advisor.project.kept.stored import Store
     from npufix.rewriters.write.user_folders import private_cache_folder
 
     store = Store(private_cache_folder("searches")) if cache else None

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.diagnose.findings import Findings, Located
     from npufix.advisor.diagnose.ranks import DumpRanks
-    from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.critical_path import CriticalPath
     from npufix.advisor.predict.other_ranks import OtherRanks
     from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import SourceTree

@@ -18,9 +18,10 @@ from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_s
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.cold_files import made_around_loaders, made_for_gpus, made_to_compare
+from npufix.advisor.project.kept.stored import Store
+from npufix.advisor.project.kept.tree import KeptTree
 from npufix.advisor.project.known_names import rule_names
-from npufix.advisor.project.scanning import Search
-from npufix.advisor.project.stored import Store
+from npufix.advisor.project.scanning import INTERNAL, Search
 from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
@@ -105,6 +106,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     found: list[Located] = []
     problems: list[report.Problem] = []
     warnings: list[str] = []
+    unread = set[str]()
 
     @functools.cache
     def recorded(relative: str) -> Mapping[int, Sequence[RecordedCall]] | None:
@@ -118,6 +120,11 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     left_out = 0
     store = Store(private_cache_folder("searches")) if cache else None
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
+    kept = None
+    if store is not None and measured is None and not with_text:
+        kept = KeptTree(tree, search, f"{to_write} {to_compare}")
+        if (known := kept.get(Findings)) is not None:
+            return known
     read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
     for_others = made_for_gpus(tree.files) | made_to_compare(tree.files)
     of_samples = made_around_loaders(tree.files)
@@ -138,13 +145,18 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
         ]
         left_out += len(result.sites) - len(sites)
         found += _with_evidence(file, sites, measured)
-        problems += [result.problem] if result.problem else []
+        if result.problem is not None:
+            problems.append(result.problem)
+            unread.add(file.relative)
         warnings += result.warnings
     callers.keep()
     ranked = rank_items(found)
     if measured is None:
         ranked = fold(ranked, tree, to_write=to_write, to_compare=to_compare)
-    return Findings(ranked, problems, warnings, left_out)
+    every = Findings(ranked, problems, warnings, left_out)
+    if kept is not None and not any(INTERNAL in problem.what for problem in problems):
+        kept.put(every, unread)
+    return every
 
 
 _SELECTS = frozenset({"NonZero", "NonZeroV2", "MaskedSelect", "MaskedSelectV3"})

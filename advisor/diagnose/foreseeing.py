@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.critical_path import CriticalPath
     from npufix.advisor.predict.other_ranks import OtherRanks
     from npufix.advisor.predict.what_if import Asked, Predictions
     from npufix.reports.prediction import Forecast, Prediction

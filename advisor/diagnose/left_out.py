@@ -70,9 +70,7 @@ _TOO_MUCH_TO_GUESS = (
 _OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
 """What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
-_USES_MINDSPEED = Mention(
-    re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")
-)
+_USES_MINDSPEED = Mention(r"(import|from) megatron\b|(?i:mindspeed)", ("megatron", "mindspeed"))
 """What a program has that depends on MindSpeed: no other one does for one operator."""
 _POINTS = (
     "nuscenes",
@@ -84,12 +82,12 @@ _POINTS = (
     "pointcloud",
     "mx_driving",
 )
-_SEES_POINTS = Mention(re.compile(f"(?i){'|'.join(_POINTS)}"), _POINTS)
+_SEES_POINTS = Mention(f"(?i){'|'.join(_POINTS)}", _POINTS)
 """What a program has whose blocks work on clouds of points."""
 _DRIVING = (*_POINTS, "argoverse", "mmcv", "mmdet", "deform")
-_DRIVES = Mention(re.compile(f"(?i){'|'.join(_DRIVING)}"), _DRIVING)
+_DRIVES = Mention(f"(?i){'|'.join(_DRIVING)}", _DRIVING)
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
-_SCALES = Mention(re.compile(r"\bGradScaler\("), ("gradscaler",))
+_SCALES = Mention(r"\bGradScaler\(", ("gradscaler",))
 """What takes the steps of an optimizer that a function of another file makes."""
 _SERVES = re.compile(
     r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
@@ -114,13 +112,13 @@ _A_LITTLE = 44
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = Mention(
-    re.compile(r"\.backward\(|(?i:optimizer|trainer\b|lightningmodule)"),
+    r"\.backward\(|(?i:optimizer|trainer\b|lightningmodule)",
     ("backward", "optimizer", "trainer", "lightning"),
 )
 """What a program has in which gradients flow, wherever nothing says that none does."""
-_GOES_BACK = Mention(re.compile(r"\.backward\("), ("backward",))
+_GOES_BACK = Mention(r"\.backward\(", ("backward",))
 """What a program has that trains, by itself or with what is handed to it."""
-_GENERATES = Mention(re.compile(r"\bdef generate\("), ("def generate(",))
+_GENERATES = Mention(r"\bdef generate\(", ("def generate(",))
 """What a library has whose models are trained and served."""
 _FOR_GPU = re.compile(r"(?<!to)_(gpu|cuda)(\.|$)")
 """What a program calls elsewhere, where it knows NPUs: ``patch_forward_gpu``."""
@@ -133,12 +131,12 @@ _OF_EXPERTS = re.compile(r"\bnpu_(moe_\w+|grouped_matmul\w*)\(")
 _INFERS_ONLY = "expert-router"
 _INFERS = ("chat", "decod", "generat", "infer", "respond", "sampl", "search", "stream", "transcri")
 _INFERS_TOO = Mention(
-    re.compile(rf"\bdef \w*(?:{'|'.join(_INFERS)})\w*\(|forward_chunk|\bvllm\b"),
+    rf"\bdef \w*(?:{'|'.join(_INFERS)})\w*\(|forward_chunk|\bvllm\b",
     (*_INFERS, "vllm", "chunk"),
 )
 """What a program has that makes texts or audio token by token, whatever it is called."""
 _IS_TRAINED = Mention(
-    re.compile(r"(?i)gradient_?checkpointing"), ("gradient_checkpointing", "gradientcheckpointing")
+    r"(?i)gradient_?checkpointing", ("gradient_checkpointing", "gradientcheckpointing")
 )
 """What a model of transformers has for its training, whoever does it."""
 _OF_JOINED = frozenset(
@@ -148,7 +146,7 @@ _OF_JOINED = frozenset(
     }
 )  # fmt: skip
 """What may be open where gate and up are joined: the rest is one guess too many."""
-_SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("ray",))
+_SENDS = Mention(r"(?m)^\s*(import|from) ray\b", ("ray",))
 """What a program has whose processes send each other what they return."""
 _BY_ELEMENT = re.compile(r"^(?!.*index_select).*arange\(", re.DOTALL)
 _LEARNS_NOTHING = re.compile(r"\b(no_grad|inference_mode)\b")
@@ -156,7 +154,7 @@ _BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
 """A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
 _CALLED_AS_METHOD = re.compile(r"(?!(?:torch|th|F|nn)\.)([A-Za-z_]\w*(?:\.\w+)*)\.(\w+)\(")
 _ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
-_FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
+_FOR_NPU = Mention(r"\btorch_npu\b", ("torch_npu",))
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
     r"|(^|[/_])(loss(es)?|scalers?|layers?|modules?|utils?)(_\w+)?\.py$"
@@ -299,7 +297,7 @@ def _is_method_of_program(file: SourceFile, site: Site, callers: Callers) -> boo
     if called is None or all(proof.condition.name != "is-tensor" for proof in site.proofs):
         return False
     owner, method = called.groups()
-    own = re.compile(rf"(?m)^[ \t]+def {method}\(\s*self\b")
+    own = rf"(?m)^[ \t]+def {method}\(\s*self\b"
     first, last = site.function_lines
     lines = "\n".join(file.text.splitlines()[first - 1 : last])
     known = rf"(?<![\w.]){re.escape(owner)} *(:[^=,)\n]*Tensor\b|= *(torch|F|nn)\.)"
@@ -313,7 +311,7 @@ def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> boo
     fused = sorted(set(_ON_NPU.findall(text)))
     if not fused or owner not in _list_chosen_by_name(file.text):
         return False
-    calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
+    calls = rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\("
     return callers.mention(Mention(calls, fused, fused))
 
 
@@ -342,9 +340,9 @@ def _has_stand_in(site: Site, callers: Callers) -> bool:
         return False
     named = rf"(?:(?:npu|ascend)_?{name}\w*|{name}_?(?:npu|ascend))\b"
     body = rf"(?:(?!^[^\s)])[\s\S])*?\b(?:{'|'.join(fused)})\("
-    stands = Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused, fused)
+    stands = Mention(rf"(?m)^(?:class|def) _*(?i:{named}){body}", fused, fused)
     quoted = f'"{name}"', f"'{name}'"
-    patched = re.compile(rf"(?s)\A(?=.*\btorch_npu\.).*?\w\(\s*(?:{'|'.join(quoted)}) *,")
+    patched = rf"(?s)\A(?=.*\btorch_npu\.).*?\w\(\s*(?:{'|'.join(quoted)}) *,"
     return callers.mention(stands) or (
         owner == name
         and callers.mention(Mention(patched, [each.lower() for each in quoted], ("torch_npu.",)))
@@ -391,7 +389,7 @@ def _speaks_for(site: Site) -> Iterator[Mention]:
     owner, _, method = site.function.rpartition(".")
     if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
         # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
-        uses = re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        uses = rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)"
         yield Mention(uses, (owner.lower(),))
     if site.rule.search == "vendor-operators":
         yield _DRIVES

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.foreseeing import Foreseen
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.critical_path import CriticalPath
     from npufix.profiling_parsers.profile import CallSite
     from npufix.profiling_parsers.signals import Signals
     from npufix.reports import report

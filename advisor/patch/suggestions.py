@@ -14,8 +14,8 @@ from npufix.rewriters.write.patch import FileChange, unified_diff
 if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.diagnose.result import Diagnosis
+    from npufix.advisor.project.kept.stored import Store
     from npufix.advisor.project.source_tree import SourceTree
-    from npufix.advisor.project.stored import Store
     from npufix.reports import report
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.advisor.predict.replay import NO_EDIT, Edit
+from npufix.advisor.predict.graph.replay import NO_EDIT, Edit
 from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.change import Change, NewWork
-    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.advisor.predict.graph.step_graph import StepGraph
 
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]

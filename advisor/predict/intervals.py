@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.advisor.predict.graph.replay import NO_EDIT
 from npufix.advisor.predict.limits import limit_of
-from npufix.advisor.predict.replay import NO_EDIT
 from npufix.reports.prediction import Forecast, Prediction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from npufix.advisor.predict.replay import Edit
-    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.advisor.predict.graph.replay import Edit
+    from npufix.advisor.predict.graph.step_graph import StepGraph
 
     Floats = NDArray[np.float64]
     Three = tuple[Edit, Edit, Edit]

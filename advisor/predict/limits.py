@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from npufix.advisor.predict.replay import Edit
-    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.advisor.predict.graph.replay import Edit
+    from npufix.advisor.predict.graph.step_graph import StepGraph
 
 
 def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from npufix.advisor.evidence.run_findings import LEAST_OF_LIKELY
 from npufix.advisor.predict.changes import thin_out
-from npufix.advisor.predict.replay import NO_EDIT
+from npufix.advisor.predict.graph.replay import NO_EDIT
 from npufix.reports.report import CAUSE
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.item import Item
+    from npufix.advisor.predict.graph.replay import Edit
+    from npufix.advisor.predict.graph.step_graph import StepGraph
     from npufix.advisor.predict.other_ranks import OtherRanks
-    from npufix.advisor.predict.replay import Edit
-    from npufix.advisor.predict.step_graph import StepGraph
 
     Floats = NDArray[np.float64]
 

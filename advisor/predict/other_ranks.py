@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.advisor.predict.critical_path import row_before
-from npufix.advisor.predict.replay import replay_times
+from npufix.advisor.predict.graph.critical_path import row_before
+from npufix.advisor.predict.graph.replay import replay_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
 
-    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.advisor.predict.graph.step_graph import StepGraph
     from npufix.profiling_parsers.signals import Signals
     from npufix.rules.cluster_diagnostic import Cluster
 

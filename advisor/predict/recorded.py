@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from npufix.advisor.predict.step_graph import StepGraph
+from npufix.advisor.predict.graph.step_graph import StepGraph
 from npufix.advisor.predict.waits import (
     Rows,
     find_dependencies,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.advisor.predict.step_graph import HostWait
+    from npufix.advisor.predict.graph.step_graph import HostWait
     from npufix.profiling_parsers.kernels.whole_steps import Marks
 
     Integers = NDArray[np.int64]

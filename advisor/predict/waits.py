@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from npufix.advisor.predict.step_graph import HostWait
+from npufix.advisor.predict.graph.step_graph import HostWait
 from npufix.profiling_parsers.tables.columns import find_rows_with
 from npufix.rules.shared.recording.observing import NEXT_BATCH, WORKERS
 from npufix.rules.shared.recording.pauses import SPELLINGS
@@ -80,10 +80,9 @@ def find_dependencies(
     busy = np.where(rows.communication, 0, rows.end - rows.start)
     main = int(np.bincount(rows.stream, busy).argmax()) if len(busy) else 0
     before = np.maximum.accumulate(np.where(rows.stream == main, np.arange(len(found)), -1))
-    for row in np.flatnonzero(rows.communication & (rows.stream != main)).tolist():
-        source = int(before[row])
-        if source >= 0 and rows.end[source] <= rows.start[row] + 1_000:
-            found[row] = source
+    own = np.flatnonzero(rows.communication & (rows.stream != main) & (before >= 0))
+    own = own[rows.end[before[own]] <= rows.start[own] + 1_000]
+    found[own] = before[own]
     for row in np.flatnonzero(stalled & (found < 0)).tolist():
         start = rows.start[row]
         first, last = np.searchsorted(ends, (start - at_once_ns, start + 1))

@@ -9,13 +9,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from npufix.advisor.predict.changes import CORNERS, edits, together
-from npufix.advisor.predict.critical_path import critical_path
+from npufix.advisor.predict.graph.critical_path import critical_path
+from npufix.advisor.predict.graph.replay import NO_EDIT, replay
 from npufix.advisor.predict.intervals import View
 from npufix.advisor.predict.of_job import cause_of, edits_of_job, is_late, least_of_job
 from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.other_ranks import without_waits
 from npufix.advisor.predict.recorded import step_graph
-from npufix.advisor.predict.replay import NO_EDIT, replay
 from npufix.advisor.predict.waits import has_workers
 from npufix.reports.prediction import WORST_ERROR, Bar, Forecast, Prediction, Question
 from npufix.rules.shared.labels import Labels
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.change import Change
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.replay import Edit
+    from npufix.advisor.predict.graph.step_graph import StepGraph
     from npufix.advisor.predict.other_ranks import OtherRanks
-    from npufix.advisor.predict.replay import Edit
-    from npufix.advisor.predict.step_graph import StepGraph
 
     Floats = NDArray[np.float64]
     Three = tuple[Edit, Edit, Edit]

@@ -2,5 +2,5 @@
 
 In comes a folder, out come settings, files and the sites that rules find in them. Read
 ``source_tree``, ``configuration`` (with ``gate_settings``, ``units``, ``known_names``), then
-``scanning``, which searches all files on all cores and keeps what it ``found`` (``stored``).
+``scanning``, which searches all files on all cores, and ``kept``, what is known from last time.
 """

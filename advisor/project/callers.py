@@ -25,8 +25,8 @@ from npufix.rules.substitution import Safety
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from npufix.advisor.project.kept.stored import Store
     from npufix.advisor.project.source_tree import SourceFile
-    from npufix.advisor.project.stored import Store
     from npufix.rewriters.edit.site import Site
     from npufix.rewriters.graph.modules.scopes import Scope
 
@@ -59,7 +59,8 @@ _A_PATH = re.compile(r"[\w.:/-]+")
 class Mention:
     """What a program may say somewhere in its code."""
 
-    words: re.Pattern[str]
+    words: str
+    """A regular expression: what is known of it needs none to be compiled."""
     parts: Sequence[str]
     """Texts in small letters, of which one stands in whatever the words are found in: they are
     looked for first, in a hundredth of the time."""
@@ -68,12 +69,11 @@ class Mention:
 
 
 _LOOKS_UP = Mention(
-    re.compile(
+
         r"globals\(\)|(?<!self\.)__dict__\[|getattr\(\s*(importlib\.)?import_module|getmembers"
         r"|\b_target_\b|\binstantiate\(|\bvars\((?!(self|args?|config|cfg|opts?)\b)"
         r"|(?<!def )(?<![.\w])eval\("
-        r"|getattr\((?!(self|args?|config|cfg|opts?|torch|nn|F|np)\b)[\w.]+, *(?![\"'\s])"
-    ),
+        r"|getattr\((?!(self|args?|config|cfg|opts?|torch|nn|F|np)\b)[\w.]+, *(?![\"'\s])",
     ("globals()", "__dict__[", "vars(", "getmembers", "_target_", "instantiate(", "eval(",
      "getattr("),
 )  # fmt: skip
@@ -196,7 +196,7 @@ class Callers:
             for part in self._parts:
                 users = (part.users(each, relative) for relative in part.naming(each))
                 names += sorted(frozenset().union(*users) - {_NAMED, *names})
-        made = Mention(re.compile(rf"(?<!class )\b{owner}\("), (owner.lower(),))
+        made = Mention(rf"(?<!class )\b{owner}\(", (owner.lower(),))
         return bool(names) and self.mention(made)
 
     def _calling(self, name: str, how: str) -> frozenset[str]:
@@ -298,17 +298,17 @@ class _Part:
         def find() -> Iterator[str]:
             likely = self._holding(tuple(wanted.shared)) if wanted.shared else self._warm
             texts = (text for text, low in likely if _holds_any(low, wanted.parts))
-            found = (m for text in texts for m in wanted.words.finditer(text))
+            found = (m for text in texts for m in re.finditer(wanted.words, text))
             before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
             if any("#" not in line for line in before):
                 yield _NAMED
 
-        return bool(self._ask(find, "mentions", wanted.words.pattern))
+        return bool(self._ask(find, "mentions", wanted.words))
 
     def naming(self, name: str) -> list[str]:
         """Return the files that have a name, or one more than are followed."""
-        word = re.compile(rf"\b{name}\b")
-        files = (n for n, f in self._files.items() if name in f.text and word.search(f.text))
+        held = ((n, f.text) for n, f in self._files.items() if name in f.text)
+        files = (n for n, text in held if re.search(rf"\b{name}\b", text))
         return self._ask(lambda: islice(files, _MOST_CALLERS + 1), "names", name)
 
     def users(self, name: str, relative: str) -> frozenset[str]:
@@ -332,7 +332,7 @@ def _made_again(name: str) -> Mention:
         rf"|(clones?|deepcopy|repeat)\w*\(\s*{made}|layer\w*\s*=\s*{made}|{made}[\s\S]*{made}"
         rf"|(?m:^(?!\s*(from|import|class)\b)[^\n]*[=(,\[:]\s*{name}(?=\s*[,)\]}}]|$))"
     )
-    return Mention(re.compile(words), (name.lower(),))
+    return Mention(words, (name.lower(),))
 
 
 def _is_program(files: Mapping[str, SourceFile]) -> bool:

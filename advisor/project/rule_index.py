@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.project.stored import Store
+from npufix.advisor.project.kept.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.registry import KINDS, every_rule, load_rule, rule_modules
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.console import stopping
-from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.generated import find_origin, with_condition
+from npufix.advisor.project.kept.found import FileSearch, Packer
 from npufix.advisor.project.known_names import condition_names
 from npufix.profiling_parsers.progress import advance
 from npufix.reports.report import Problem
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npufix.advisor.project.configuration import Configuration
-    from npufix.advisor.project.source_tree import SourceFile
-    from npufix.advisor.project.stored import Store
+    from npufix.advisor.project.kept.stored import Store
+    from npufix.advisor.project.source_tree import Answers, SourceFile
     from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.prefilter import Words
     from npufix.rewriters.match.recorded_call import RecordedCall
@@ -52,6 +52,9 @@ _MOST_OF_A_GROUP = 200_000
 """Characters of source that one process gets at a time."""
 # Collecting garbage as often as Python does by default takes half of the time of a large tree.
 _NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
+
+INTERNAL = "internal error"
+"""How a problem begins that is none of the file."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,14 @@ class Search:
             self.store.put(self.packer.pack(found, now, file.text), *key)
         return found
 
+    def list_asked(self, file: SourceFile) -> Mapping[str, Answers] | None:
+        """Return which neighbours the search of a file has read, ``None`` if that is not known."""
+        if not file.is_python or not may_have_sites(file.text):
+            return {}
+        key = self._key(file)
+        data = self.store.get(*key) if self.store is not None and key else None
+        return None if data is None else self.packer.unpack(data, file.text)[1]
+
     def _key(self, file: SourceFile) -> tuple[bytes, ...]:
         """Return what tells a search of a file from any other, nothing if it is not to be kept."""
         if self.store is None or not file.is_python or not may_have_sites(file.text):
@@ -110,10 +121,11 @@ class Search:
         ignored = " ".join(sorted(self._find_ignored(file)))
         place = f"{ignored}|{file.line_width}|{file.relative}".encode("utf-8", "surrogateescape")
         recorded = repr(self.recorded(file.relative) or "").encode()
-        return self._asked, place, recorded, file.sha256.encode()
+        return self.asked, place, recorded, file.sha256.encode()
 
     @cached_property
-    def _asked(self) -> bytes:
+    def asked(self) -> bytes:
+        """Return what is looked for, whatever the file."""
         rules = " ".join(rule.id for rule in self.rules)
         return f"search|{rules}|{sorted(self.known)}|{self.with_text}".encode()
 
@@ -245,7 +257,7 @@ def _report_unparsed(relative: str, error: Exception) -> Problem:
 
 
 def _report_internal(relative: str, error: Exception) -> Problem:
-    what = f"internal error, the file was left out: {type(error).__name__}: {error}"
+    what = f"{INTERNAL}, the file was left out: {type(error).__name__}: {error}"
     return Problem(relative, what, "please report it with the file", damaged=True)
 
 

@@ -48,25 +48,25 @@ def _package(folder: Path) -> Path:
 
 
 @lru_cache(maxsize=4096)
-def _home(folder: Path) -> tuple[Path, Path]:
+def _home(folder: str) -> tuple[Path, Path]:
     """Return a folder without links in it ("." has no parent), and its outermost package."""
-    found = folder.resolve()
+    found = Path(folder).resolve()
     return found, _package(found)
 
 
 def without_links(path: Path) -> str:
     """Return where a file is, whatever links lead to its folder."""
-    return os.path.join(_home(path.parent)[0], path.name)  # noqa: PTH118 - faster
+    return os.path.join(_home(os.path.dirname(path))[0], path.name)  # noqa: PTH118, PTH120 - faster
 
 
 @lru_cache(maxsize=1 << 16)
-def _module_path(folder: Path, module: str) -> str | None:
-    """Return where a module is that a file in ``folder`` imports, if it is in its package."""
+def _module_path(place: str, module: str) -> str | None:
+    """Return where a module is that a file in a folder imports, if it is in its package."""
     name = module.lstrip(".")
     up = len(module) - len(name)
     if not all(part.isidentifier() for part in name.split(".")):
         return None
-    folder, top = _home(folder)
+    folder, top = _home(place)
     if up:
         for _ in range(up - 1):
             if folder == top:
@@ -82,7 +82,7 @@ def _module_path(folder: Path, module: str) -> str | None:
 @lru_cache(maxsize=1 << 16)
 def _inside(path: str, top: Path) -> str | None:
     """Return a path if it is below a folder: not so if it leads through a link to elsewhere."""
-    return path if os.path.realpath(path).startswith(f"{_home(top)[0]}{os.sep}") else None
+    return path if os.path.realpath(path).startswith(f"{_home(str(top))[0]}{os.sep}") else None
 
 
 @lru_cache(maxsize=32)
@@ -95,6 +95,19 @@ def _digest(path: str, changed: int) -> str:  # noqa: ARG001 - same
     data = Path(path).read_bytes()
     data.decode()  # to fail where its text cannot be had either
     return hashlib.sha256(data).hexdigest()
+
+
+def digest_of(path: str) -> str | None:
+    """Return the digest of a neighbour, ``None`` if none can be read there."""
+    return _read_small(path, _digest)
+
+
+def _read_small(path: str, read: Callable[[str, int], str]) -> str | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - faster
+        return None if status.st_size > _MAX_NEIGHBOUR_BYTES else read(path, status.st_mtime_ns)
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,10 @@ class SourceFile:
         """Return the digest of the file as it is on disk."""
         return hashlib.sha256(self.data).hexdigest()
 
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(self.path)  # noqa: PTH120 - a text is looked up sooner than a path
+
     def neighbour(self, module: str) -> str | None:
         """Return the text of a module of the same package, if there is one.
 
@@ -154,18 +171,12 @@ class SourceFile:
         return self.ask_neighbour(module, told)[1] == told
 
     def _of_neighbour(self, module: str, read: Callable[[str, int], str]) -> str | None:
-        path = _module_path(self.path.parent, module)
-        try:
-            status = None if path is None else os.stat(path)  # noqa: PTH116 - faster
-            if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
-                return None
-            return read(path, status.st_mtime_ns)
-        except (OSError, UnicodeDecodeError):
-            return None
+        path = _module_path(self._folder, module)
+        return None if path is None else _read_small(path, read)
 
     def neighbour_path(self, module: str) -> Path | None:
         """Return where a module is, called as for ``neighbour``; it need not be there."""
-        path = _module_path(self.path.parent, module)
+        path = _module_path(self._folder, module)
         return None if path is None else Path(path)
 
     def encode(self, text: str) -> bytes:

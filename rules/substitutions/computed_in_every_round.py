@@ -131,6 +131,32 @@ def forward(x: torch.Tensor, n: int):
         found.append(row)
     return found
 """,
+        # one to write into in each round
+        """
+def forward(boxes: torch.Tensor, pred, n: int):
+    found = []
+    for name in ("size", "depth"):
+        own = boxes.exp()
+        setattr(own, name, getattr(pred, name))
+        found.append(own.corners)
+    return found
+""",
+        """
+def forward(x: torch.Tensor, names: list):
+    found = []
+    for name in names:
+        own = x.clone()
+        found.append(own.scaled(name))
+    return found
+""",
+        """
+def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+    for _ in range(n):
+        own = x.exp()
+        torch.add(y, 1, out=own)
+        y = y * own
+    return y
+""",
         # what it reads is written to
         """
 def forward(x: torch.Tensor, y: torch.Tensor, n: int):

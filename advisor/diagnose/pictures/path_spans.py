@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.critical_path import CriticalPath
 
     Integers = NDArray[np.int64]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.graph.critical_path import CriticalPath
 
     Integers = NDArray[np.int64]
     Mask = NDArray[np.bool_]

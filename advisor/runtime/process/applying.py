@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.project.stored import Store
+from npufix.advisor.project.kept.stored import Store
 from npufix.advisor.runtime.process.hook import Hook, concerns, list_imported
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
 from npufix.advisor.runtime.process.switches import SwitchError, Switches, from_environment

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from npufix.advisor.project.stored import Store
+    from npufix.advisor.project.kept.stored import Store
     from npufix.advisor.runtime.source.proving import Prover
     from npufix.advisor.runtime.source.selection import RuleSelection
 

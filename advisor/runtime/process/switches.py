@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.project.stored import Store
+from npufix.advisor.project.kept.stored import Store
 from npufix.advisor.runtime.source.selection import ATTENTION, RuleSelection
 from npufix.rewriters.write.user_folders import private_cache_folder
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from npufix.advisor.project.stored import Store
+    from npufix.advisor.project.kept.stored import Store
     from npufix.advisor.runtime.source.guarding import SitePlan
     from npufix.advisor.runtime.source.places import RulePlace
     from npufix.rewriters.edit.site import Site

@@ -369,19 +369,20 @@ def _is_unmeant(
 def _is_broadcast(one: CaseRun, compared: list[CaseRun]) -> bool:
     """Say whether a size has become one that weights broadcast to what it was."""
     known = [c for c in compared if c.case.was is None]
-    sizes = list_dimensions(one.case.assignment.specs)
     shapes, was = _result_shapes(one), one.case.was
     return (
         was is not None
-        and was not in sizes
+        and was not in list_dimensions(one.case.assignment.specs)
         and any(was in shape for shape in shapes)
         and any(_result_shapes(c) == shapes for c in known)
     )
 
 
 def _result_shapes(one: CaseRun) -> list[tuple[int, ...]]:
-    named = one.original.tensors.items()
-    return [tuple(t.shape) for n, t in named if n.startswith("result") and t is not None]
+    """Return those of results, and of what is written to: ``self.queue[:, places] = keys.T``."""
+    named, written = one.original.tensors.items(), one.original.changed
+    made = ((n.removesuffix(" after the call"), t) for n, t in named if t is not None)
+    return [tuple(t.shape) for n, t in made if n.startswith("result") or n in written]
 
 
 def _require_some(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:

@@ -13,12 +13,12 @@ from tests.advisor.predict.test_what_if import REGIMES, Regime, foreseen, item, 
 from npufix.advisor.diagnose.pictures.timeline import timeline
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.lines import gather_evidence
-from npufix.advisor.predict.critical_path import critical_path
+from npufix.advisor.predict.graph.critical_path import critical_path
+from npufix.advisor.predict.graph.replay import NO_EDIT, Edit, replay
 from npufix.advisor.predict.recorded import step_graph
-from npufix.advisor.predict.replay import NO_EDIT, Edit, replay
 
 if TYPE_CHECKING:
-    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.advisor.predict.graph.step_graph import StepGraph
 
 WAITING = "waiting"
 NAMES = [*REGIMES, WAITING]

@@ -18,9 +18,9 @@ from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict import intervals
 from npufix.advisor.predict.changes import edits
+from npufix.advisor.predict.graph.replay import NO_EDIT, replay
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
 from npufix.advisor.predict.recorded import step_graph
-from npufix.advisor.predict.replay import NO_EDIT, replay
 from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.reports.report import CAUSE, Fact, Saving

@@ -17,9 +17,9 @@ from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict import recorded
 from npufix.advisor.predict.changes import edits
+from npufix.advisor.predict.graph.replay import NO_EDIT
+from npufix.advisor.predict.graph.replay import replay as replayed
 from npufix.advisor.predict.recorded import spread_of, step_graph
-from npufix.advisor.predict.replay import NO_EDIT
-from npufix.advisor.predict.replay import replay as replayed
 from npufix.advisor.predict.what_if import Asked, Predictions, predict
 from npufix.reports.report import Finding, Saving
 from npufix.reports.wording.prediction import doubt_text
@@ -129,7 +129,7 @@ def test_many_variants_are_replayed_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
     job = Regime(10).run()
     items = [item(job, "norm", 40.0), item(job, "gate", 20.0), item(job, "norm", 30.0)]
     whole = foreseen(job, *items)
-    monkeypatch.setattr("npufix.advisor.predict.replay._MOST_CELLS", 1)
+    monkeypatch.setattr("npufix.advisor.predict.graph.replay._MOST_CELLS", 1)
     assert foreseen(job, *items).alone == whole.alone
 
 

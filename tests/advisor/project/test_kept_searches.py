@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.project import stored
 from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.configuration import EVERYTHING
-from npufix.advisor.project.found import FileSearch, Packer
+from npufix.advisor.project.kept import stored
+from npufix.advisor.project.kept.found import FileSearch, Packer
+from npufix.advisor.project.kept.stored import Store
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
-from npufix.advisor.project.stored import Store
 from npufix.rewriters import find
 from npufix.rewriters.match import prefilter
 from npufix.rewriters.match.recorded_call import RecordedCall

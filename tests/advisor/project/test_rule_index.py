@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor.project import rule_index, stored
+from npufix.advisor.project import rule_index
+from npufix.advisor.project.kept import stored
 from npufix.advisor.project.rule_index import known_rules
 from npufix.rules import diagnostics, registry
 from npufix.rules.registry import RuleError, every_rule

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from running_package import LEFT, MLP, NORM, ROPE
 
-from npufix.advisor.project.stored import Store
+from npufix.advisor.project.kept.stored import Store
 from npufix.advisor.runtime.source import changing
 from npufix.advisor.runtime.source.rewriting import RewrittenModule, functions, rewrite_module
 from npufix.advisor.runtime.source.selection import RuleSelection

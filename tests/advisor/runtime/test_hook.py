@@ -17,7 +17,7 @@ import pytest
 import running_package
 import torch
 
-from npufix.advisor.project.stored import Store
+from npufix.advisor.project.kept.stored import Store
 from npufix.advisor.runtime.process import hook as hooks
 from npufix.advisor.runtime.process.hook import Hook
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore

@@ -281,6 +281,20 @@ def test_names_and_attributes_that_hold_the_function_are_followed(
     assert len(found) == count
 
 
+@pytest.mark.parametrize(("offered", "count"), [("['attend']", 0), ("['flash', 'attend']", 1)])
+def test_a_function_that_is_offered_by_itself_is_called_without_asking(
+    offered: str, count: int
+) -> None:
+    source = (
+        f"{HEAD.format(name=DENSE)}import torch.nn.functional as F\n\n__all__ = {offered}\n\n\n"
+        "def flash(q, k, v):\n    return flash_attn_func(q, k, v)\n\n\n"
+        "def attend(q, k, v):\n    if HAS_FLASH:\n        return flash(q, k, v)\n"
+        "    return F.scaled_dot_product_attention(q, k, v)\n"
+    )
+    found = list(find_sites(source, [rule for rule in all_rules() if rule.id == "NPU170"]))
+    assert len(found) == count
+
+
 def test_a_function_may_import_it_by_itself() -> None:
     source = (
         "import torch\n\n\ndef attend(q, k, v):\n    from flash_attn import flash_attn_func\n\n"

@@ -212,6 +212,8 @@ class {cls}:
     [
         ("torch.tensor([2.0] * n, device=x.device)", "torch.full((n,), 2.0, device=x.device)"),
         ("x.new_tensor([n])", "x.new_full((1,), n)"),
+        ("x.new_tensor([0, 0])", "x.new_zeros(2)"),
+        ("torch.tensor([0.5, 0.5], device=x.device)", "torch.full((2,), 0.5, device=x.device)"),
         ("torch.tensor(-2, device=x.device)", "torch.full((), -2, device=x.device)"),
         ("torch.tensor(0.0, device=x.device)", "torch.zeros((), device=x.device)"),
         ("torch.tensor(n, device=x.device)", "torch.full((), n, device=x.device)"),

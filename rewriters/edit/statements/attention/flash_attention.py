@@ -200,10 +200,11 @@ def _is_dispatched(here: Surroundings) -> bool:
     """Tell whether a module calls the function where it may, and attention of torch where not.
 
     ``if HAS_FLASH and q.is_cuda: return flash(q, k, v)``, and behind it ``return plain(q, k, v)``
-    with ``scaled_dot_product_attention``.
+    with ``scaled_dot_product_attention``. Who offers the function by itself (``__all__``) has other
+    modules call it without asking.
     """
     tree, own = here.flow.names.tree, here.flow.function
-    if tree is None or here.flow.cls is not None:
+    if tree is None or here.flow.cls is not None or own.name in _list_offered(tree):
         return False
     functions = [n for n in tree.body if isinstance(n, FunctionNode) and n is not own]
     of_torch = {f.name for f in functions if any(map(is_of_torch, walk(f)))} - {own.name}
@@ -219,6 +220,15 @@ def _is_dispatched(here: Surroundings) -> bool:
         if isinstance(branch, ast.If)
         for arm in (branch.body, branch.orelse)
     )
+
+
+def _list_offered(tree: ast.Module) -> set[object]:
+    """Return what ``__all__`` of a module names."""
+    for statement in tree.body:
+        match statement:
+            case ast.Assign([ast.Name("__all__")], ast.List(names) | ast.Tuple(names)):
+                return {getattr(name, "value", None) for name in names}
+    return set()
 
 
 def _calls(code: Sequence[ast.AST], names: set[str]) -> bool:

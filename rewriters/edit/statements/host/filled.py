@@ -89,8 +89,8 @@ def fill(  # noqa: C901, PLR0912 - one case a way to make it
         case ast.ListComp() if (same := same_in_all(data)) is not None:
             one, times = same
             count, shape = here.text(times), f"({here.text(times)},)"
-        case ast.List([one]):
-            times, count, shape = ast.Constant(1), "1", "(1,)"
+        case ast.List([one, *others]) if all(ast.dump(o) == ast.dump(one) for o in others):
+            times, count, shape = ast.Constant(1), str(len(data.elts)), f"({len(data.elts)},)"
         case _:
             one, times, count, shape = data, ast.Constant(1), "()", "()"
     if is_list(here, one):

@@ -424,10 +424,12 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
 
 
 def _is_repeated(data: ast.expr) -> bool:
-    """Tell whether a list holds one number several times: ``[x] * n``, ``[x for _ in rows]``."""
+    """Tell whether a list holds one number several times: ``[x] * n``, ``[0, 0]``."""
     match data:
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return True
+        case ast.List([ast.Constant() as first, *others]):
+            return all(ast.dump(other) == ast.dump(first) for other in others)
     return isinstance(data, ast.ListComp) and same_in_all(data) is not None
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _CHEAP = operators.VIEWS | METADATA | LEAVES | {"numel", "getitem", "expand", "from_numpy", "to"}
+_OWN = frozenset({"clone", "deepcopy"})
 _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)
 """What computes a part of it in some rounds only, or more than once."""
 _STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
@@ -110,6 +111,7 @@ def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bo
         or not _is_known_before(loop, code.value)
         or reads_size_that_changes(loop.code, code.value)
         or node is None
+        or node.op in _OWN  # each round is to have one that it may write into
         or here.whole_lines(code) is None
     ):
         return False
@@ -333,7 +335,7 @@ def _proposal(loop: _Loop, work: Sequence[_Step], operands: Sequence[ast.expr]) 
     return Proposal(
         work[0].code if work else operands[0],
         changes=(Change(at, text), *changes),
-        shown=textwrap.dedent(text).strip(),
+        shown=textwrap.dedent(text + here.lines[loop.code.lineno - 1]).strip(),
         proven=frozenset(_proofs(loop, (*steps, *named.values()))),
     )
 

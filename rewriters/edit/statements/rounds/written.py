@@ -31,6 +31,10 @@ _BUFFERS = frozenset({"empty", "empty_like", "new_empty", "new_zeros", "zeros", 
 _LEARNING = frozenset({"backward", "step", "zero_grad"})
 """What changes weights, or frees the graph of a value that is shared."""
 _KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
+_WRITES_FIRST = frozenset({"setattr", "delattr", "setitem", "all_reduce", "broadcast", "shuffle"})
+"""Functions that change what they get first."""
+_MODULES = frozenset({"F", "init", "nn", "torch"})
+"""So do those of these that are called like a method that does."""
 _RESIZES = frozenset({"cat", "concat", "concatenate", "interpolate", "narrow", "pad", "upsample"})
 """What makes something longer or shorter of what it gets."""
 
@@ -98,9 +102,14 @@ def list_written(code: ast.AST) -> Iterator[str]:
                 yield root_name(target)
             case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
                 yield root_name(node)
-            case ast.Call(ast.Attribute(owner, method)):
+            case ast.Call(function, [first, *_]) if last_name(function) in _WRITES_FIRST:
+                yield root_name(first)
+            case ast.Call(ast.Attribute(owner, method), arguments, keywords):
                 if method.endswith("_") and not method.endswith("__"):
-                    yield root_name(owner)
+                    # ``nn.init.zeros_(x)`` as well as ``x.zero_()``
+                    of_module = root_name(owner) in _MODULES and arguments
+                    yield root_name(arguments[0] if of_module else owner)
+                yield from (root_name(k.value) for k in keywords if k.arg == "out")
 
 
 def _is_own(here: Surroundings, code: Loop, name: str) -> bool:

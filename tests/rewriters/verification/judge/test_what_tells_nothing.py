@@ -270,6 +270,24 @@ def write(cache, key, slots):
 '''
 
 
+QUEUE = """
+import torch
+
+class Queue(torch.nn.Module):
+    def __init__(self, dim: int = 8, size: int = 12):
+        super().__init__()
+        self.size = size
+        self.register_buffer("queue", torch.randn(dim, size))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    @torch.no_grad()
+    def f(self, keys: torch.Tensor):
+        places = (torch.arange(keys.shape[0]) + self.at) % self.size
+        self.queue[:, places] = keys.T
+        self.at.add_(keys.shape[0]).remainder_(self.size)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "old", "right", "wrong"),
     [
@@ -290,6 +308,12 @@ def write(cache, key, slots):
             'cache[torch.div(slots, size, rounding_mode="floor"), slots % size]',
             "cache.view(-1, cache.shape[-1])[slots]",
             "cache.view(-1, cache.shape[-1])[slots // size]",
+        ),
+        (  # keys of one number each would fill all eight of a column
+            QUEUE,
+            "self.queue[:, places] = keys.T",
+            "self.queue.index_copy_(1, places, keys.T)",
+            "self.queue.index_add_(1, places, keys.T)",
         ),
     ],
 )

@@ -1,33 +1,35 @@
 """Runs a graph again, in many variants at once.
 
 A launch comes some time after the one before it, and a kernel starts at the latest of a few ends:
-a recurrence of sums and maxima. In a stretch without a wait of the host or for another stream its
-solution is closed: with P the running sum of what a stream does, the n-th kernel ends at
+a recurrence of sums and maxima. Where all that a stream waits for is known its solution is closed:
+with P the running sum of what a stream does, the n-th kernel ends at
 
     P[n] + max(stream free at first, max over i <= n of ready[i] + duration[i] - P[i])
 
-so a stretch is a few passes over arrays, one column a variant, however many kernels it has.
+so a run (``stretches``) is a few passes over arrays, one column a variant, however many kernels it
+has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.advisor.predict.graph.segments import has_no_host
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from npufix.advisor.predict.step_graph import HostWait, StepGraph
+    from npufix.advisor.predict.graph.step_graph import HostWait, StepGraph
+    from npufix.advisor.predict.graph.stretches import Run, Stretch
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 
-_LONGEST = 512
-"""Rows of a stretch, which bounds the memory."""
 _MOST_CELLS = 4_000_000
 """Changed rows of all variants that are replayed at once."""
 _NEVER = -1e18
@@ -83,6 +85,9 @@ def replay(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
 
 
 def _replay_some(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
+    if has_no_host(graph, edits):
+        ended = graph.segments.replay(edits) - graph.lead_ns
+        return ended, ended
     run = _Replay(graph, edits)
     first = run.round()
     again = run.round() - first if graph.repeats else first - graph.lead_ns
@@ -119,6 +124,9 @@ class Times:
 def replay_times(graph: StepGraph) -> Times:
     """Run one round of a graph without a change, and return when everything came about."""
     count = len(graph.label)
+    if has_no_host(graph):
+        ended = graph.segments.ended()
+        return Times(np.zeros(count), ended, np.zeros(0), 0.0, float(ended.max()))
     seen = Times(np.zeros(count), np.zeros(count), np.zeros(len(graph.host_waits)), 0.0, 0.0)
     run = _Replay(graph, [NO_EDIT], seen)
     end = float(run.round()[0])
@@ -138,9 +146,9 @@ class _Replay:
         count = len(edits)
         self._host = np.zeros(count)
         self._free = np.repeat(graph.busy_ns[:, None], count, axis=1)
-        self._ends: dict[int, Floats] = {}
-        self._stretches = stretches(graph)
-        self._wanted = _wanted(graph, self._stretches)
+        self._sources = np.full((len(graph.awaited), count), _NEVER)
+        """When what others wait for has ended."""
+        self._stretches = graph.stretches
         self._recent = np.full((graph.depth, count), _NEVER)
         loads = [wait.period_ns for wait in graph.host_waits if wait.stream < 0]
         self._batches_ns = sum(loads)
@@ -206,94 +214,41 @@ class _Replay:
             launched = launched + self._host
         self._host = launched[-1].copy()
         ready = launched + graph.latency_ns[rows, None]
-        until = self._ends.get(stretch.waits_for)
-        if until is not None:
-            until = until + graph.behind_ns[begin]
-            ready[0] = np.maximum(ready[0], until)
         taken = self._durations.put(graph.duration_ns[rows, None], at)
         gaps = self._gaps.put(graph.gap_ns[rows, None], at)
         if (gone := self._gone.at(at)) is not None:
             cells = gone[:2]
             taken, gaps = (np.array(np.broadcast_to(one, ready.shape)) for one in (taken, gaps))
             taken[cells], gaps[cells], ready[cells] = 0.0, 0.0, _NEVER
-            if until is not None:  # what comes behind a kernel that goes waits as it did
-                ready[0] = np.maximum(ready[0], until)
-        ends = self._run(stretch, ready, taken, gaps)
+        ends = self._run(stretch, ready, taken, taken + gaps)
         if self._seen is not None:
             self._seen.launched[rows], self._seen.ended[rows] = launched[:, 0], ends[:, 0]
-        for row in self._wanted[at]:
-            self._ends[row] = ends[row - begin].copy()
         if graph.depth:
             self._recent = np.concatenate([self._recent, ends])[-graph.depth :]
 
-    def _run(self, stretch: Stretch, ready: Floats, taken: Floats, gaps: Floats) -> Floats:
+    def _run(self, stretch: Stretch, ready: Floats, taken: Floats, costs: Floats) -> Floats:
         """Return when each kernel ends; ``ready`` does not know of the kernels before."""
-        sums = taken + gaps
-        if len(stretch.streams) == 1:
-            ((stream, _),) = stretch.streams
-            return self._run_stream(stream, ready, taken, sums)
+        if len(stretch.runs) == 1:
+            return self._run_stream(stretch.begin, stretch.runs[0], ready, taken, costs)
         ends = np.empty_like(ready)
-        for stream, own in stretch.streams:
-            ends[own] = self._run_stream(stream, ready[own], taken[own], sums[own])
+        for run in stretch.runs:
+            parts = (each[run.rows] for each in (ready, taken, costs))
+            ends[run.rows] = self._run_stream(stretch.begin, run, *parts)
         return ends
 
-    def _run_stream(self, stream: int, ready: Floats, taken: Floats, costs: Floats) -> Floats:
+    def _run_stream(
+        self, begin: int, run: Run, ready: Floats, taken: Floats, costs: Floats
+    ) -> Floats:
+        if len(run.waiting):  # what comes behind a kernel that goes waits as it did
+            behind = self._graph.behind_ns[begin + run.rows[run.waiting], None]
+            until = self._sources[run.sources] + behind
+            ready[run.waiting] = np.maximum(ready[run.waiting], until)
         sums = costs.cumsum(axis=0)
         latest = np.maximum.accumulate(ready + taken - sums, axis=0)
-        ends: Floats = sums + np.maximum(latest, self._free[stream])
-        self._free[stream] = ends[-1]
+        ends: Floats = sums + np.maximum(latest, self._free[run.stream])
+        self._free[run.stream] = ends[-1]
+        self._sources[run.numbers] = ends[run.awaited]
         return ends
-
-
-class Stretch(NamedTuple):
-    """Rows without a wait of the host or for another stream, but before the first of them."""
-
-    begin: int
-    end: int
-    waits: list[int]
-    """Numbers of the waits of the host before it."""
-    waits_for: int
-    """The row that its first one waits for, else -1."""
-    streams: list[tuple[int, Integers]]
-    """Of each stream, its rows, counted from ``begin``."""
-
-
-def stretches(graph: StepGraph) -> list[Stretch]:
-    """Return the stretches of a graph in order; those without a row hold a wait of the host."""
-    count = len(graph.label)
-    waits: dict[int, list[int]] = {}
-    for number, wait in enumerate(graph.host_waits):
-        waits.setdefault(wait.before, []).append(number)
-    cuts = {0, count, *waits, *np.flatnonzero(graph.waits_for >= 0).tolist()}
-    longest = min(_LONGEST, graph.depth or _LONGEST)
-    borders = sorted(cuts)
-    sources = [*graph.waits_for.tolist(), -1]
-    changes = np.cumsum(np.diff(graph.stream, prepend=-1) != 0).tolist()
-    found = []
-    for begin, end in zip(borders, [*borders[1:], count], strict=True):
-        for first in range(begin, end, longest):
-            own = waits.get(first, []) if first == begin else []
-            last = min(first + longest, end)
-            is_one = changes[last - 1] == changes[first]
-            streams = _by_stream(graph.stream[first:last], is_one=is_one)
-            found.append(Stretch(first, last, own, sources[first], streams))
-        if begin == end and begin in waits:
-            found.append(Stretch(begin, end, waits[begin], -1, []))
-    return found
-
-
-def _by_stream(streams: Integers, *, is_one: bool) -> list[tuple[int, Integers]]:
-    if is_one:
-        return [(int(streams[0]), np.arange(len(streams)))]
-    present = sorted(set(streams.tolist()))
-    return [(stream, np.flatnonzero(streams == stream)) for stream in present]
-
-
-def _wanted(graph: StepGraph, found: Sequence[Stretch]) -> list[list[int]]:
-    """Return of each stretch the rows that a later one waits for."""
-    rows = np.unique(graph.waits_for[graph.waits_for >= 0])
-    borders = np.searchsorted(rows, [(one.begin, one.end) for one in found]).tolist()
-    return [rows[first:last].tolist() for first, last in borders]
 
 
 class _Sparse:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_ENTRIES = 16384
 _MOST_BYTES = 256 << 20
 _DIGEST = hashlib.sha256().digest_size
-_OWN = ("advisor/project", "advisor/runtime", "rewriters", "rules")
+_OWN = ("advisor/diagnose", "advisor/project", "advisor/runtime", "reports", "rewriters", "rules")
 _INSTALLED = ("site-packages", "dist-packages")
 
 

@@ -51,7 +51,7 @@ class Packer:
     def pack(self, found: FileSearch, asked: Mapping[str, Answers], source: str) -> bytes:
         """Return what was found in a module, and which neighbours it depends on, as bytes."""
         buffer = io.BytesIO()
-        _Pickler(buffer, self, source).dump((found, dict(asked)))
+        Pickler(buffer, self, source).dump((found, dict(asked)))
         return buffer.getvalue()
 
     def unpack(self, data: bytes, source: str) -> tuple[FileSearch, Mapping[str, Answers]]:
@@ -61,7 +61,7 @@ class Packer:
             Exception: of any kind; it was made by something else.
 
         """
-        found, asked = _Unpickler(io.BytesIO(data), self, source).load()
+        found, asked = Unpickler(io.BytesIO(data), self, source).load()
         if not isinstance(found, FileSearch) or not isinstance(asked, dict):
             raise TypeError(type(found))
         return found, asked
@@ -83,7 +83,9 @@ class _Lines(list[str]):
         self.places = {line: number for number, line in reversed([*enumerate(self)])}
 
 
-class _Pickler(pickle.Pickler):
+class Pickler(pickle.Pickler):
+    """Leaves out what both sides have: rules, and the lines of a module."""
+
     def __init__(self, file: io.BytesIO, packer: Packer, source: str) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.packer = packer
@@ -92,9 +94,11 @@ class _Pickler(pickle.Pickler):
 
     @cached_property
     def lines(self) -> _Lines:
+        """Those of the module."""
         return _Lines(self.source)
 
     def persistent_id(self, obj: object) -> object:
+        """Return what stands for an object that both sides have, ``None`` for any other."""
         if isinstance(obj, str) and len(obj) >= _LONG:
             if obj not in self.texts:
                 self.texts[obj] = list(_list_runs(obj.split("\n"), self.lines))
@@ -105,7 +109,9 @@ class _Pickler(pickle.Pickler):
         return place
 
 
-class _Unpickler(pickle.Unpickler):
+class Unpickler(pickle.Unpickler):
+    """Puts in what ``Pickler`` has left out, and makes nothing but objects of ours."""
+
     def __init__(self, file: io.BytesIO, packer: Packer, source: str) -> None:
         super().__init__(file)
         self.packer = packer
@@ -118,6 +124,7 @@ class _Unpickler(pickle.Unpickler):
         return self.source.split("\n")
 
     def persistent_load(self, pid: object) -> object:
+        """Return what something stands for."""
         if isinstance(pid, list):
             runs = tuple(pid)
             if runs not in self.texts:

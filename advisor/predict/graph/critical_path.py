@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.predict.replay import Times, replay_times, stretches
+from npufix.advisor.predict.graph.replay import Times, replay_times
+from npufix.advisor.predict.graph.segments import has_no_host
 from npufix.reports.prediction import Critical
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.advisor.predict.graph.step_graph import StepGraph
 
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -234,6 +235,8 @@ def row_before(stream: Integers) -> Integers:
 
 def _behind(graph: StepGraph) -> Floats:
     """Return the longest way from the end of each kernel to the end of everything."""
+    if has_no_host(graph):
+        return graph.segments.behind()
     count = len(graph.label)
     found, launched = np.zeros(count), np.zeros(count)
     least = np.zeros(count)
@@ -242,28 +245,29 @@ def _behind(graph: StepGraph) -> Floats:
     own = [np.flatnonzero(graph.stream == stream) for stream in range(graph.streams)]
     host = graph.rest_ns
     costs, starts = graph.duration_ns + graph.gap_ns, graph.latency_ns + graph.duration_ns
-    for stretch in reversed(stretches(graph)):
+    for stretch in reversed(graph.stretches):
         begin, end = stretch[:2]
         rows = slice(begin, end)
         if graph.depth and begin + graph.depth < count:
             room = launched[begin + graph.depth : end + graph.depth]
             least[begin : begin + len(room)] = np.maximum(least[begin : begin + len(room)], room)
-        for stream, of_stream in stretch.streams:
-            mine = begin + of_stream
+        for run in reversed(stretch.runs):
+            mine = begin + run.rows
             sums = costs[mine].cumsum()
             ways = least[mine] + sums
-            ways[-1] = max(ways[-1], streams[stream] + sums[-1])
+            ways[-1] = max(ways[-1], streams[run.stream] + sums[-1])
             found[mine] = np.maximum.accumulate(ways[::-1])[::-1] - sums
-            streams[stream] = found[mine[0]] + sums[0]
+            streams[run.stream] = found[mine[0]] + sums[0]
+            if len(run.waiting):
+                waiting = mine[run.waiting]
+                way = graph.behind_ns[waiting] + graph.duration_ns[waiting] + found[waiting]
+                np.maximum.at(least, graph.awaited[run.sources], way)
         if end > begin:
             sums = graph.delta_ns[rows].cumsum()
             ways = starts[rows] + found[rows] + sums
             ways[-1] = max(ways[-1], host + sums[-1])
             launched[rows] = np.maximum.accumulate(ways[::-1])[::-1] - sums
             host = launched[begin] + sums[0]
-            if (source := stretch.waits_for) >= 0:
-                way = graph.behind_ns[begin] + graph.duration_ns[begin] + found[begin]
-                least[source] = max(least[source], way)
         for number in reversed(stretch.waits):
             wait = graph.host_waits[number]
             if wait.stream >= 0:

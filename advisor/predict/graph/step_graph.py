@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from npufix.advisor.predict.graph.segments import Segments
+from npufix.advisor.predict.graph.stretches import Stretch, stretches
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
@@ -82,3 +87,18 @@ class StepGraph:
     communication: NDArray[np.bool_]
     backward: NDArray[np.bool_]
     """Which rows the backward pass launches."""
+
+    @cached_property
+    def awaited(self) -> Integers:
+        """Rows that others wait for, in order."""
+        return np.unique(self.waits_for[self.waits_for >= 0])
+
+    @cached_property
+    def segments(self) -> Segments:
+        """All rows between one wait and the next, of a graph without a host."""
+        return Segments(self)
+
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """All rows, in the order in which they are replayed."""
+        return stretches(self)
