@@ -18,6 +18,7 @@ from npufix.rewriters.edit.loops.given.values import (
     like,
     literal,
     method,
+    name,
     parse,
 )
 from npufix.rewriters.edit.loops.indexing import Indexer
@@ -70,7 +71,7 @@ class Expressions:
         """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.taken: set[str] = set()
         """The names that are read as tensors, or as numbers of all rounds."""
-        self.listed: dict[str, ast.expr] = {}
+        self.listed = {k: name(k) for k, v in domain.names.items() if v.is_listed}
         """The names of integers that Python computes in each round, with how."""
         self.positive: set[str] = set()
         """Numbers of a round that are asserted not to be negative."""

@@ -90,6 +90,28 @@ WRITTEN = {
         ),
         (X, [0.2, 0.9, 0.5]),
     ),
+    "sizes out of a list": (
+        (
+            "def f(x: Tensor, metas):\n    m = x.new_ones(len(metas), 4, 5)\n"
+            "    for i in range(len(metas)):\n        h, w, _ = metas[i]['shape']\n"
+            "        m[i, :h, : w // 2] = 0\n    return m\n"
+        ),
+        (X, [{"shape": (2, 5, 3)}, {"shape": (4, 1, 3)}, {"shape": (0, 4, 3)}]),
+    ),
+    "sizes in tuples": (
+        (
+            "def f(x: Tensor, sizes: list):\n    m = x.new_ones(3, 4, 5)\n"
+            "    for i, (h, w) in enumerate(sizes):\n        m[i, :h, w:] = 0\n    return m\n"
+        ),
+        (X, [(2, 5), (4, 1)]),
+    ),
+    "sizes beside rows": (
+        (
+            "def f(x: Tensor, sizes: list):\n    m = x.new_ones(2, 4, 5)\n"
+            "    for row, (h, w) in zip(m, sizes):\n        row[:h, :w] = 7\n    return m\n"
+        ),
+        (X, [(2, 5), (4, 1)]),
+    ),
     "a number of each row, chosen by the host": (
         (
             "def f(x: Tensor, ratios: list):\n    last = []\n"
@@ -450,6 +472,15 @@ STAYS = {
     "first elements, copied to rows of a list": (
         "def f(y: list, x: Tensor, n: Tensor):\n"
         "    for i in range(x.shape[0]):\n        y[i][: n[i]] = x[i][: n[i]]\n    return y\n"
+    ),
+    "numbers out of a list that learn": (
+        "def f(x: Tensor, pairs: list[tuple[Tensor, Tensor]]):\n    y = x.new_zeros(3)\n"
+        "    for i in range(3):\n        a, n = pairs[i]\n        y[i] = a\n"
+        "        x[i, :n] = 0\n    return y\n"
+    ),
+    "sizes that the rounds change": (
+        "def f(x: Tensor, sizes: dict):\n    for i in range(x.shape[0]):\n"
+        "        n, m = sizes['all'][i]\n        x[i, :n] = 0\n        sizes.pop('all')\n"
     ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"
