@@ -112,6 +112,38 @@ WRITTEN = {
         ),
         (X, [(2, 5), (4, 1)]),
     ),
+    "one image of a batch after the other": (
+        (
+            "def f(x: Tensor, at: Tensor):\n    x, at = x.view(3, 1, 4, 5), at.view(3, 2, 5, 2)\n"
+            "    y = x.new_zeros(3, 1, 2, 5)\n    for i in range(x.size(0)):\n"
+            "        y[i] = F.grid_sample(x[i : i + 1], at[i : i + 1], align_corners=False)[0]\n"
+            "    return y\n"
+        ),
+        (X, X.view(3, 20)),
+    ),
+    "one image after the other, as a batch": (
+        (
+            "def f(x: Tensor):\n    b, h, w = x.shape\n    x = x.unsqueeze(1)\n"
+            "    return torch.stack([F.interpolate(x[i][None], size=(3, 7)).squeeze(0)"
+            " for i in range(b)])\n"
+        ),
+        (X,),
+    ),
+    "batches of images": (
+        (
+            "def f(x: Tensor, w: Tensor):\n    x = x.view(2, 3, 1, 2, 5)\n"
+            "    return torch.stack([F.interpolate(x[:, i], scale_factor=2) * i"
+            " for i in range(3)], dim=1)\n"
+        ),
+        (X, X),
+    ),
+    "images that are no batch": (
+        (
+            "def f(x: Tensor):\n    x = x.view(3, 1, 4, 5)\n    y = x.new_zeros(3, 1, 2, 2)\n"
+            "    for i in range(3):\n        y[i] = F.max_pool2d(x[i], 2)\n    return y\n"
+        ),
+        (X,),
+    ),
     "a number of each row, chosen by the host": (
         (
             "def f(x: Tensor, ratios: list):\n    last = []\n"
@@ -481,6 +513,22 @@ STAYS = {
     "sizes that the rounds change": (
         "def f(x: Tensor, sizes: dict):\n    for i in range(x.shape[0]):\n"
         "        n, m = sizes['all'][i]\n        x[i, :n] = 0\n        sizes.pop('all')\n"
+    ),
+    "images with weights of their own": (
+        "def f(x: Tensor, w: Tensor):\n    x, w = x.view(3, 1, 1, 4, 5), w.view(3, 1, 1, 2, 2)\n"
+        "    return torch.stack([F.conv2d(x[i], w[i]) for i in range(3)])\n"
+    ),
+    "images of which positions are asked": (
+        "def f(x: Tensor):\n    x = x.view(3, 1, 4, 5)\n"
+        "    return torch.stack([F.adaptive_max_pool2d(x[i], 2, True)[1] for i in range(3)])\n"
+    ),
+    "images at places that all share": (
+        "def f(x: Tensor, at: Tensor):\n    x, at = x.view(3, 1, 1, 4, 5), at.view(1, 2, 5, 2)\n"
+        "    return torch.cat([F.grid_sample(x[i], at) for i in range(3)])\n"
+    ),
+    "rows that are no images": (
+        "def f(x: Tensor):\n    x = x.view(3, 4, 5)\n"
+        "    return torch.stack([F.interpolate(x[i], size=3) for i in range(3)])\n"
     ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"
