@@ -144,6 +144,14 @@ WRITTEN = {
         ),
         (X,),
     ),
+    "two terms of a loss in each round": (
+        (
+            "def f(x: Tensor, y: Tensor):\n    loss = 0.0\n    for k in range(x.size(1)):\n"
+            "        d = x[:, k] - y[:, k]\n        loss += F.mse_loss(x[:, k], y[:, k])\n"
+            "        loss -= 0.5 * d.abs().mean()\n    return loss\n"
+        ),
+        (X, X.flip(1)),
+    ),
     "a number of each row, chosen by the host": (
         (
             "def f(x: Tensor, ratios: list):\n    last = []\n"
@@ -529,6 +537,11 @@ STAYS = {
     "rows that are no images": (
         "def f(x: Tensor):\n    x = x.view(3, 4, 5)\n"
         "    return torch.stack([F.interpolate(x[i], size=3) for i in range(3)])\n"
+    ),
+    "a loss that a round reads between its terms": (
+        "def f(x: Tensor, y: Tensor):\n    loss = x.new_zeros(())\n"
+        "    for k in range(x.size(1)):\n        loss += x[:, k].mean()\n"
+        "        y[:, k] = loss\n        loss += x[:, k].std()\n    return loss\n"
     ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"
