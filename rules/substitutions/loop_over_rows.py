@@ -227,6 +227,7 @@ CONDITIONS = (
     _open("one-width", "rows of which parts meet are of one width, whatever is beyond the parts"),
     _open("as-many-of-both", "what is gone through side by side has as many rounds"),
     _open("rows-of-several", "each row has a dimension of its own: it is no single number"),
+    _open("no-ties", "no two numbers of a row are equal, or any of those may be picked"),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
 )
 

@@ -152,6 +152,23 @@ WRITTEN = {
         ),
         (X, X.flip(1)),
     ),
+    "as many of the smallest of a column as a number says": (
+        (
+            "def f(x: Tensor, n: int, k: Tensor):\n    cost = x.flatten(1)\n"
+            "    m = torch.zeros_like(cost, dtype=torch.uint8)\n    for g in range(n):\n"
+            "        _, at = torch.topk(cost[:, g], k=k[g], largest=False)\n"
+            "        m[:, g][at] = 1\n    del k, at\n    return m\n"
+        ),
+        (X, 2, torch.tensor([2, 0, 3])),
+    ),
+    "as many of the largest of a row as a list says": (
+        (
+            "def f(x: Tensor, k: Tensor):\n    x = x.flatten(1)\n    k = k.tolist()\n"
+            "    m = torch.ones_like(x)\n    for g in range(x.shape[0]):\n"
+            "        at = x[g].topk(k[g]).indices\n        m[g, at] = 0.5\n    return m\n"
+        ),
+        (X, torch.tensor([2, 0, 3])),
+    ),
     "a number of each row, chosen by the host": (
         (
             "def f(x: Tensor, ratios: list):\n    last = []\n"
@@ -542,6 +559,26 @@ STAYS = {
         "def f(x: Tensor, y: Tensor):\n    loss = x.new_zeros(())\n"
         "    for k in range(x.size(1)):\n        loss += x[:, k].mean()\n"
         "        y[:, k] = loss\n        loss += x[:, k].std()\n    return loss\n"
+    ),
+    "the smallest of a row, which are marked in a column": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros_like(x)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        m[:, g][at] = 1\n    return m\n"
+    ),
+    "the smallest of a row, which are read behind the loop": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros_like(x)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        m[g, at] = 1\n    return m, at\n"
+    ),
+    "the smallest of a row, marked in itself": (
+        "def f(x: Tensor, k: Tensor):\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        x[g, at] = 1\n    return x\n"
+    ),
+    "the smallest of a row, marked in a table of another size": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros(9, 9)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        m[g, at] = 1\n    return m\n"
+    ),
+    "as many of the smallest as the round before has left": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros_like(x)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g - 1])[1]\n        m[g, at] = 1\n    return m\n"
     ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"
