@@ -19,7 +19,7 @@ SETS: Mapping[str, frozenset[str]] = {
     }),
     # Heads and losses of detectors: tensors and their masks on one device, labels below 2**31.
     "dense-detection": frozenset({
-        "boolean-mask", "is-tensor", "one-column-index", "row-mask", "same-device",
+        "boolean-mask", "is-tensor", "no-ties", "one-column-index", "row-mask", "same-device",
         "same-rank-mask", "value-fits-dtype", "vector-mask",
     }),
     # A plain training loop: float32 parameters on one device, all of them used in every step.

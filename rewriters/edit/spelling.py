@@ -304,7 +304,7 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
     state = State(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, list_declared(code))
-    state.epoch, state.reshapes = match.evaluation.node.epoch, flow.reshapes
+    state.epoch, state.reshapes = match.epoch, flow.reshapes
     state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match)
     reader = ExpressionReader(state)

@@ -47,7 +47,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def __init__(self, flow: FunctionFlow, match: Match) -> None:
         self.flow = flow
         self.match = match
-        self.shapes = Shapes(flow, match.evaluation.ranks, match.evaluation.node.epoch)
+        self.shapes = Shapes(flow, match.evaluation.ranks, match.epoch)
 
     def literal(self, name: str) -> object:
         """Return the literal that a variable matched, ``None`` if it is no literal."""
@@ -224,7 +224,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         while node.op == Op.CAST:
             node = node.args[0]
         source = node.args[0] if node.op == Op.ITEM else node
-        if source.epoch != self.match.evaluation.node.epoch:
+        if source.epoch != self.match.epoch:
             return None  # something may have been written into the indices since
         if node.op == Op.ITEM and node.value == 1 and node.args[0].op == "topk":
             return True if node.args[0].args[2].value == _LAST else None

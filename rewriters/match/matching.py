@@ -19,7 +19,7 @@ from npufix.rewriters.graph.special import Op
 from npufix.rules.substitution import option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
@@ -70,6 +70,11 @@ class Match:
     """The user's nodes that the pattern itself stands for, without those of the variables."""
     pairs: Mapping[Node, Node]
     """User's node -> pattern's node, for the covered ones."""
+
+    @property
+    def epoch(self) -> int:
+        """When it is computed; the length that ``nonzero(mask).shape[0]`` ends in has no moment."""
+        return max(_list_moments(self.covered), default=0)
 
 
 def parse_rule_function(function: Callable[..., object]) -> FunctionNode:
@@ -232,11 +237,15 @@ def _is_discarded(evaluation: Evaluation) -> bool:
 
 def _same_moment(pairs: Mapping[Node, Node], root: Node) -> bool:
     """Tell whether no side effect lies between the first computation and the last."""
-    return all(
-        node.epoch == root.epoch or (not node.epoch and node.op in _METADATA)
-        for node in pairs
-        if node.op not in _TIMELESS
-    )
+    return len(_list_moments((root, *pairs))) <= 1
+
+
+def _list_moments(nodes: Iterable[Node]) -> set[int]:
+    return {
+        node.epoch
+        for node in nodes
+        if node.op not in _TIMELESS and (node.epoch or node.op not in _METADATA)
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,10 @@ and LayerNorm; LSTM and own modules whose ``forward`` is followed get the rows a
 An ``if`` of which each round takes one arm becomes ``torch.where`` where both arms are rows, numbers,
 sums and products, which can be computed for all rounds without failing. So does what is written through
 a mask of the round (``m[x[:, i] > 0, i] = 1``), and an integer that Python computes of an element of a list
-(``m[i, : math.ceil(w * r)] = 1``) is a list of those of all rounds.
+(``m[i, : math.ceil(w * r)] = 1``) is a list of those of all rounds; so are sizes that are nothing but borders
+(``h, w = sizes[i]``). What treats each image by itself (``F.grid_sample(x[i : i + 1], at[i : i + 1])[0]``) gets all of
+them, in batches as they are (``batch-first``). As many of the smallest of a row as a number says, where they are marked
+(``m[i, x[i].topk(k[i])[1]] = 1``), are the first of one ``topk``, if none are equal (``no-ties``).
 A round that needs the one before it, rows of different lengths that are stacked, random numbers, batch
 norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
 is, and the finding says which of them it is. What the source does not prove is a condition:
@@ -227,6 +230,7 @@ CONDITIONS = (
     _open("one-width", "rows of which parts meet are of one width, whatever is beyond the parts"),
     _open("as-many-of-both", "what is gone through side by side has as many rounds"),
     _open("rows-of-several", "each row has a dimension of its own: it is no single number"),
+    _open("no-ties", "no two numbers of a row are equal, or any of those may be picked"),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
 )
 

@@ -49,7 +49,7 @@ _SIZES = """
 def pad_masks(feats: torch.Tensor, metas: list):
     masks = feats.new_ones((len(metas), feats.shape[2], feats.shape[3]))
     for i in range(len(metas)):
-        h, w, _ = metas[i]["img_shape"]
+        h, w, _ = size_of(metas[i])
         masks[i, :h, :w] = 0
     return masks
 """
@@ -492,7 +492,7 @@ def keep_apart(x: torch.Tensor, lengths: list):
     return mask
 """,
     ),
-    # told, not written: sizes out of a list of the host
+    # told, not written: sizes that another function makes
     Rewritten(*[_SIZES] * 2),
     *(Rewritten(text, text) for text in _RAGGED),
 )

@@ -152,4 +152,35 @@ def spread(poses: torch.Tensor, counts: list):
     )
 """,
     ),
+    # as many of the cheapest of each row as it may have
+    Rewritten(
+        """
+def compute_targets(cost: torch.Tensor, counts: torch.Tensor):
+    n, _ = cost.shape
+    chosen = torch.zeros_like(cost, dtype=torch.uint8)
+    for i in range(n):
+        _, at = torch.topk(cost[i], k=counts[i], largest=False)
+        chosen[i][at] = 1
+    return chosen
+""",
+        """
+def compute_targets(cost: torch.Tensor, counts: torch.Tensor):
+    n, _ = cost.shape
+    chosen = torch.zeros_like(cost, dtype=torch.uint8)
+    counts_ = counts[:n].tolist()
+    at = torch.topk(
+        cost, max(counts_, default=0), dim=1, largest=False
+    ).indices
+    places = torch.arange(at.shape[1], device=cost.device)
+    chosen.scatter_(
+        1,
+        at,
+        chosen.gather(1, at).masked_fill(
+            places < torch.as_tensor(counts_, device=cost.device).unsqueeze(1),
+            1,
+        ),
+    )
+    return chosen
+""",
+    ),
 )

@@ -18,12 +18,13 @@ from npufix.rewriters.edit.loops.given.values import (
     like,
     literal,
     method,
+    name,
     parse,
 )
 from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.listed import list_integers
 from npufix.rewriters.edit.loops.ragged import Parts
-from npufix.rewriters.edit.loops.submodules import Calls
+from npufix.rewriters.edit.loops.submodules import Calls, treat_images, without_one
 from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.facts import row_operators as operators
 from npufix.rewriters.facts.ranks import RelativeRank
@@ -70,7 +71,9 @@ class Expressions:
         """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.taken: set[str] = set()
         """The names that are read as tensors, or as numbers of all rounds."""
-        self.listed: dict[str, ast.expr] = {}
+        self.listed: dict[str, ast.expr] = {
+            k: name(k) for k, v in domain.names.items() if v.is_listed
+        }
         """The names of integers that Python computes in each round, with how."""
         self.positive: set[str] = set()
         """Numbers of a round that are asserted not to be negative."""
@@ -110,7 +113,7 @@ class Expressions:
             CannotBatchError: it treats the rounds in a way that one operator cannot.
 
         """
-        value = self._read_any(code)
+        value = without_one(self._read_any(code))
         if value.part is not None and not parts:
             raise CannotBatchError(LENGTHS)
         return value
@@ -334,7 +337,9 @@ class Expressions:
             if value.part is not None:
                 return self.parts.mapped(value, code.func, treats.dims, treats.more)
             return self.calls.on_all(code, treats, value, self.aligner)
-        found = self.batched.read(code) if self._is_operator(code) else None
+        found = None
+        if self._is_operator(code):
+            found = treat_images(code, self) or self.batched.read(code)
         if found is None:
             raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
         return found

@@ -229,6 +229,8 @@ class Pieces:
     conditions: tuple[str, ...]
     shown: Mapping[str, ast.expr]
     """What conditions are about."""
+    binds: frozenset[str] = frozenset()
+    """The names that it leaves as the loop does."""
 
 
 def read_pieces(loop: Loop, facts: Facts) -> Pieces | None:

@@ -43,7 +43,7 @@ from npufix.rewriters.edit.loops.given.values import (
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, index_written, read_domain
 from npufix.rewriters.edit.loops.rows.joining import add_up, grow, join, join_rounds, rows_of
-from npufix.rewriters.edit.loops.rows.moving import read_moved
+from npufix.rewriters.edit.loops.rows.nearest import read_elements
 from npufix.rewriters.edit.loops.rows.on_host import calls_with_rows, fills_host, is_of_host_alone
 from npufix.rewriters.edit.loops.rows.order import EFFECT, RECURRENCE
 from npufix.rewriters.edit.loops.rows.ranges import read_ranges
@@ -250,7 +250,7 @@ def _try(
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
     code: ast.expr | ast.stmt = loop.joined or loop.statement
     try:
-        pieces = read_pieces(loop, facts) or read_moved(loop, facts)
+        pieces = read_pieces(loop, facts) or read_elements(loop, facts)
         if pieces is not None:
             return _of_pieces(source, flow, loop, facts, pieces, with_text=with_text)
         domain, code_of_round = index_written(
@@ -329,7 +329,7 @@ def _of_pieces(  # noqa: PLR0913 - what is written, and where
     node = facts.node(loop.items) or flow.graph.constant(0)
     body = Body(Domain(0, loop.items, node), facts, ())
     body.of.shown.update(pieces.shown)
-    _require_unread(flow, loop)
+    _require_unread(flow, loop, [*pieces.binds])
     rewrite = write(source, flow, loop, body, pieces.statements, None, with_text=with_text)
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
     return FoundLoop(loop.statement, lines, pieces.conditions, rewrite)

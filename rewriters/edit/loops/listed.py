@@ -7,7 +7,13 @@
         mask[i, :n] = 1                                 [min(w, math.ceil(w * r)) for r in ratios]
                                                     )[:, None], 1)
 
-The host computes them as before, each by itself, so that nothing is rounded in another way.
+The host computes them as before, each by itself, so that nothing is rounded in another way. What a
+round takes out of a list is one as well, where it is nothing but a border of slices::
+
+    for i in range(b):                          mask.masked_fill_(
+        h, w = sizes[i]                             torch.arange(h_max) < torch.as_tensor(
+        mask[i, :h] = 1                                 [sizes[i][0] for i in range(b)]
+                                                    )[:, None], 1)
 """
 
 from __future__ import annotations
@@ -17,12 +23,14 @@ import copy
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.values import Kind, Value
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.graph.modules.syntax import list_names, nodes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.values import Domain
 
 _TO_INTEGERS = frozenset({"int", "round", "math.ceil", "math.floor", "math.trunc"})
 _OF_SEVERAL = frozenset({"max", "min"})
@@ -36,14 +44,49 @@ def list_integers(code: ast.expr, of: Expressions) -> Value | None:
         return None
     if not _is_integer(code, of) or not _computes(code, of):
         return None
-    spelled = _Spelled(of.listed).visit(copy.deepcopy(code))
-    target, items = of.domain.over
-    match target, items:
+    return list_for_all(_Spelled(of.listed).visit(copy.deepcopy(code)), of.domain)
+
+
+def list_for_all(code: ast.expr, domain: Domain) -> Value:
+    """Return what Python makes in each of the rounds, as a list."""
+    assert domain.over is not None  # noqa: S101 - each loop has one, once it is read
+    target, items = domain.over
+    match domain.over:
         case ast.Tuple([ast.Name(counter), element]), ast.Call(ast.Name("enumerate"), [over], []):
-            if counter not in list_names(spelled):
+            if counter not in list_names(code):
                 target, items = element, over
     clause = ast.comprehension(target, items, [], 0)
-    return Value(Kind.ENTRY, ast.ListComp(spelled, [clause]), 0, is_listed=True)
+    return Value(Kind.ENTRY, ast.ListComp(code, [clause]), 0, is_listed=True)
+
+
+def take_borders(names: Sequence[str], code: ast.expr, of: Expressions) -> dict[str, ast.expr]:
+    """Return what ``h`` and ``w`` of ``h, w = sizes[i]`` are, none if they may be no borders."""
+    rows = {k for k, v in of.env.items() if k in of.domain.names and v.kind is Kind.NUMBER}
+    if list_names(code) & of.env.keys() - rows or not _is_listed(code, of):
+        return {}
+    if not are_borders(names, of.facts):
+        return {}
+    items = (ast.Subscript(code, ast.Constant(at), ast.Load()) for at in range(len(names)))
+    return dict(zip(names, items, strict=True))
+
+
+def _is_listed(code: ast.expr, of: Expressions) -> bool:
+    """Tell whether code takes something out of a list or a dictionary: ``metas[i]["shape"]``."""
+    is_listed = False
+    while isinstance(code, ast.Subscript):
+        named = isinstance(code.slice, ast.Constant) and isinstance(code.slice.value, str)
+        is_listed |= named or of.facts.is_tensor(code.value) is False
+        code = code.value
+    simple = isinstance(code, ast.Name | ast.Attribute)
+    return is_listed and simple and ast.unparse(code) not in of.own_rows
+
+
+def are_borders(names: Sequence[str], facts: Facts) -> bool:
+    """Tell whether the borders of slices alone read some names: ``m[i, :h, : w // 2] = 0``."""
+    nodes = nodes_of(facts.flow.function)
+    borders = {id(part) for n in nodes if isinstance(n, ast.Slice) for part in ast.walk(n)}
+    read = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    return all(id(n) in borders for n in read if n.id in names)
 
 
 def _is_integer(code: ast.expr, of: Expressions) -> bool:

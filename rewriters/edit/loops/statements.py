@@ -35,6 +35,7 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
+from npufix.rewriters.edit.loops.listed import list_for_all, take_borders
 from npufix.rewriters.edit.loops.rows.domains import list_other_rows
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
@@ -348,6 +349,11 @@ class Body:
 
     def _take_apart(self, names: list[str], code: ast.expr) -> Iterator[ast.stmt]:
         """Bind the names of ``x, y = points[i]``: as many as a row is long, which Python asks."""
+        if borders := take_borders(names, code, self.of):
+            self.bound |= set(names)
+            self.of.listed.update(borders)
+            self.of.env.update({n: list_for_all(c, self.of.domain) for n, c in borders.items()})
+            return
         whole = self.of.aligner.tensor(self.of.read(code))
         if whole.kind is not Kind.ROWS:
             raise CannotBatchError(EFFECT)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.loops.aligning import Aligner
+    from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.edit.loops.given.facts import Facts
 
 MODULES = "each round uses another module, with weights of its own"
@@ -49,6 +52,12 @@ _PER_IMAGE = {
     for dims in (1, 2, 3)
 }
 """Modules that treat each image of a batch by itself, and how many dimensions an image has."""
+_OF_IMAGES = {re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): n for name, n in _PER_IMAGE.items()}
+"""Functions that do so, ``F.max_pool2d``; they also take one image that is no batch."""
+_OF_BATCHES = {"grid_sample": (2, 3), "interpolate": (1, 2)}
+"""How many batches others take, and how many dimensions each image has at least."""
+_SETTINGS = {"max_pool": 5, "adaptive_max_pool": 1}
+"""Behind these they are asked for positions as well."""
 _FUNCTIONS = frozenset(
     {"abs", "clamp", "cos", "exp", "gelu", "log", "relu", "sigmoid", "silu", "sin", "softplus",
      "sqrt", "tanh"}
@@ -174,12 +183,111 @@ class Calls:
             raise CannotBatchError(UNKNOWN_RANK)
         if value.axis > 1:
             value = aligner.in_front(value)
-        merged: ast.expr = ast.Call(code.func, [method(value.code, "flatten", 0, 1)], [])
-        shape = parse(f"{owned(value.code)}.shape[:2]")
+        merged: ast.expr = ast.Call(code.func, [_merge(value)], [])
         if treats.is_tuple:
             merged = subscript(merged, [ast.Constant(0)])
-        apart = method(merged, "unflatten", 0, shape)
+        apart = _take_apart(merged, value)
         return Value(Kind.ROWS, apart, None, value.axis, fresh=True, source=value.asked)
+
+
+def treat_images(code: ast.Call, of: Expressions) -> Value | None:
+    """Return a function of torch on the images of all rounds, each of which it treats by itself.
+
+    ::
+
+        F.grid_sample(x[i : i + 1], at[i : i + 1])[0]       F.grid_sample(x, at)
+        F.interpolate(x[:, i], size=8)                      F.interpolate(x.flatten(0, 1), size=8)
+
+    Raises:
+        CannotBatchError: it is such a function, but other arguments differ between the rounds.
+
+    """
+    called = last_name(code.func)
+    count, dims = _OF_BATCHES.get(called, (1, _OF_IMAGES.get(called, 0)))
+    if not dims or len(code.args) < count:
+        return None
+    rest = code.args[count:]
+    if _asks_positions(code, called, len(rest)):
+        return None
+    _require_settings(of, *rest, *(k.value for k in code.keywords))
+    # The others have as many images as the first, or torch raises.
+    images = [code.args[0], *map(_take_image, code.args[1:count])]
+    values = [of.operand(image) for image in images]
+    single = values[0].rank == dims and called in _OF_IMAGES
+    if single or {v.axis for v in values} != {1}:
+        values = [of.aligner.in_front(v) for v in values]
+    first, given = values[0], [v.code for v in values]
+    if any(isinstance(v.rank, int) and v.rank <= dims for v in values) and not single:
+        raise CannotBatchError(UNKNOWN_RANK)
+    if not isinstance(first.rank, int) and called in _OF_IMAGES:
+        of.conditions["batch-first"] = None
+    if not single:
+        given = list(map(_merge, values))
+    made: ast.expr = ast.Call(code.func, [*given, *rest], code.keywords)
+    if not single:
+        made = _take_apart(made, first)
+    return Value(Kind.ROWS, made, first.rank, first.axis, fresh=True, source=first.asked)
+
+
+def _asks_positions(code: ast.Call, called: str, settings: int) -> bool:
+    """Tell whether a pooling may be asked where what it takes is, and returns two results."""
+    return settings > _SETTINGS.get(called[:-2], settings) or any(
+        k.arg == "return_indices" for k in code.keywords
+    )
+
+
+def _require_settings(of: Expressions, *settings: ast.expr) -> None:
+    for other in settings:
+        if of.depends(other):
+            raise CannotBatchError(LENGTHS)
+        of.read(other)
+
+
+def _take_image(code: ast.expr) -> ast.expr:
+    """Return ``x[i][None]`` for ``x[i : i + 1]``."""
+    match code:
+        case ast.Subscript(
+            base, ast.Slice(ast.Name(low) as at, ast.BinOp(ast.Name(name), ast.Add(), more), None)
+        ) if low == name and isinstance(more, ast.Constant) and more.value == 1:
+            return subscript(subscript(base, [at]), [ast.Constant(None)])
+    return code
+
+
+def _merge(value: Value) -> ast.expr:
+    """Return the batches of all rounds as one."""
+    one = None if value.axis else _inside_one(value.code)
+    return one or method(value.code, "flatten", 0, 1)
+
+
+def _take_apart(made: ast.expr, value: Value) -> ast.expr:
+    """Return what is made of one batch as that of each round again."""
+    if not value.axis and _inside_one(value.code) is not None:
+        return method(made, "unsqueeze", 1)
+    return method(made, "unflatten", 0, parse(f"{owned(value.code)}.shape[:2]"))
+
+
+def _inside_one(code: ast.expr) -> ast.expr | None:
+    """Return ``x`` of ``x.unsqueeze(1)`` or ``x[:, None]``, where each round has one image."""
+    match code:
+        case ast.Call(ast.Attribute(inner, "unsqueeze"), [ast.Constant(1)], []):
+            return inner
+        case ast.Subscript(inner, ast.Tuple([ast.Slice(None, None, None), ast.Constant(None)])):
+            return inner
+    return None
+
+
+def without_one(value: Value) -> Value:
+    """Return ``x`` of ``x.unsqueeze(1)[:, 0]`` or ``x.unsqueeze(1).squeeze(1)``, else the same."""
+    match value.code if value.kind is Kind.ROWS and not value.axis else None:
+        case ast.Subscript(
+            one, ast.Tuple([ast.Slice(None, None, None), ast.Constant(0)])
+        ) | ast.Call(ast.Attribute(one, "squeeze"), [ast.Constant(1)], []):
+            inner = _inside_one(one)
+            if inner is not None:
+                made = last_name(inner.func) if isinstance(inner, ast.Call) else ""
+                fresh = value.fresh or made in {*_OF_IMAGES, *_OF_BATCHES}
+                return replace(value, code=inner, fresh=fresh)
+    return value
 
 
 def _is_in_place(code: ast.expr) -> bool:

@@ -48,7 +48,7 @@ class Head(nn.Module):
     def forward(self, x, metas):
         masks = x.new_ones(len(metas), 64, 64)
         for i in range(len(metas)):
-            height, width, _ = metas[i]["img_shape"]
+            height, width = self.size_of(metas[i])
             masks[i, :height, :width] = 0
         return masks
 """

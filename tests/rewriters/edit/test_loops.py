@@ -90,6 +90,85 @@ WRITTEN = {
         ),
         (X, [0.2, 0.9, 0.5]),
     ),
+    "sizes out of a list": (
+        (
+            "def f(x: Tensor, metas):\n    m = x.new_ones(len(metas), 4, 5)\n"
+            "    for i in range(len(metas)):\n        h, w, _ = metas[i]['shape']\n"
+            "        m[i, :h, : w // 2] = 0\n    return m\n"
+        ),
+        (X, [{"shape": (2, 5, 3)}, {"shape": (4, 1, 3)}, {"shape": (0, 4, 3)}]),
+    ),
+    "sizes in tuples": (
+        (
+            "def f(x: Tensor, sizes: list):\n    m = x.new_ones(3, 4, 5)\n"
+            "    for i, (h, w) in enumerate(sizes):\n        m[i, :h, w:] = 0\n    return m\n"
+        ),
+        (X, [(2, 5), (4, 1)]),
+    ),
+    "sizes beside rows": (
+        (
+            "def f(x: Tensor, sizes: list):\n    m = x.new_ones(2, 4, 5)\n"
+            "    for row, (h, w) in zip(m, sizes):\n        row[:h, :w] = 7\n    return m\n"
+        ),
+        (X, [(2, 5), (4, 1)]),
+    ),
+    "one image of a batch after the other": (
+        (
+            "def f(x: Tensor, at: Tensor):\n    x, at = x.view(3, 1, 4, 5), at.view(3, 2, 5, 2)\n"
+            "    y = x.new_zeros(3, 1, 2, 5)\n    for i in range(x.size(0)):\n"
+            "        y[i] = F.grid_sample(x[i : i + 1], at[i : i + 1], align_corners=False)[0]\n"
+            "    return y\n"
+        ),
+        (X, X.view(3, 20)),
+    ),
+    "one image after the other, as a batch": (
+        (
+            "def f(x: Tensor):\n    b, h, w = x.shape\n    x = x.unsqueeze(1)\n"
+            "    return torch.stack([F.interpolate(x[i][None], size=(3, 7)).squeeze(0)"
+            " for i in range(b)])\n"
+        ),
+        (X,),
+    ),
+    "batches of images": (
+        (
+            "def f(x: Tensor, w: Tensor):\n    x = x.view(2, 3, 1, 2, 5)\n"
+            "    return torch.stack([F.interpolate(x[:, i], scale_factor=2) * i"
+            " for i in range(3)], dim=1)\n"
+        ),
+        (X, X),
+    ),
+    "images that are no batch": (
+        (
+            "def f(x: Tensor):\n    x = x.view(3, 1, 4, 5)\n    y = x.new_zeros(3, 1, 2, 2)\n"
+            "    for i in range(3):\n        y[i] = F.max_pool2d(x[i], 2)\n    return y\n"
+        ),
+        (X,),
+    ),
+    "two terms of a loss in each round": (
+        (
+            "def f(x: Tensor, y: Tensor):\n    loss = 0.0\n    for k in range(x.size(1)):\n"
+            "        d = x[:, k] - y[:, k]\n        loss += F.mse_loss(x[:, k], y[:, k])\n"
+            "        loss -= 0.5 * d.abs().mean()\n    return loss\n"
+        ),
+        (X, X.flip(1)),
+    ),
+    "as many of the smallest of a column as a number says": (
+        (
+            "def f(x: Tensor, n: int, k: Tensor):\n    cost = x.flatten(1)\n"
+            "    m = torch.zeros_like(cost, dtype=torch.uint8)\n    for g in range(n):\n"
+            "        _, at = torch.topk(cost[:, g], k=k[g], largest=False)\n"
+            "        m[:, g][at] = 1\n    del k, at\n    return m\n"
+        ),
+        (X, 2, torch.tensor([2, 0, 3])),
+    ),
+    "as many of the largest of a row as a list says": (
+        (
+            "def f(x: Tensor, k: Tensor):\n    x = x.flatten(1)\n    k = k.tolist()\n"
+            "    m = torch.ones_like(x)\n    for g in range(x.shape[0]):\n"
+            "        at = x[g].topk(k[g]).indices\n        m[g, at] = 0.5\n    return m\n"
+        ),
+        (X, torch.tensor([2, 0, 3])),
+    ),
     "a number of each row, chosen by the host": (
         (
             "def f(x: Tensor, ratios: list):\n    last = []\n"
@@ -450,6 +529,56 @@ STAYS = {
     "first elements, copied to rows of a list": (
         "def f(y: list, x: Tensor, n: Tensor):\n"
         "    for i in range(x.shape[0]):\n        y[i][: n[i]] = x[i][: n[i]]\n    return y\n"
+    ),
+    "numbers out of a list that learn": (
+        "def f(x: Tensor, pairs: list[tuple[Tensor, Tensor]]):\n    y = x.new_zeros(3)\n"
+        "    for i in range(3):\n        a, n = pairs[i]\n        y[i] = a\n"
+        "        x[i, :n] = 0\n    return y\n"
+    ),
+    "sizes that the rounds change": (
+        "def f(x: Tensor, sizes: dict):\n    for i in range(x.shape[0]):\n"
+        "        n, m = sizes['all'][i]\n        x[i, :n] = 0\n        sizes.pop('all')\n"
+    ),
+    "images with weights of their own": (
+        "def f(x: Tensor, w: Tensor):\n    x, w = x.view(3, 1, 1, 4, 5), w.view(3, 1, 1, 2, 2)\n"
+        "    return torch.stack([F.conv2d(x[i], w[i]) for i in range(3)])\n"
+    ),
+    "images of which positions are asked": (
+        "def f(x: Tensor):\n    x = x.view(3, 1, 4, 5)\n"
+        "    return torch.stack([F.adaptive_max_pool2d(x[i], 2, True)[1] for i in range(3)])\n"
+    ),
+    "images at places that all share": (
+        "def f(x: Tensor, at: Tensor):\n    x, at = x.view(3, 1, 1, 4, 5), at.view(1, 2, 5, 2)\n"
+        "    return torch.cat([F.grid_sample(x[i], at) for i in range(3)])\n"
+    ),
+    "rows that are no images": (
+        "def f(x: Tensor):\n    x = x.view(3, 4, 5)\n"
+        "    return torch.stack([F.interpolate(x[i], size=3) for i in range(3)])\n"
+    ),
+    "a loss that a round reads between its terms": (
+        "def f(x: Tensor, y: Tensor):\n    loss = x.new_zeros(())\n"
+        "    for k in range(x.size(1)):\n        loss += x[:, k].mean()\n"
+        "        y[:, k] = loss\n        loss += x[:, k].std()\n    return loss\n"
+    ),
+    "the smallest of a row, which are marked in a column": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros_like(x)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        m[:, g][at] = 1\n    return m\n"
+    ),
+    "the smallest of a row, which are read behind the loop": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros_like(x)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        m[g, at] = 1\n    return m, at\n"
+    ),
+    "the smallest of a row, marked in itself": (
+        "def f(x: Tensor, k: Tensor):\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        x[g, at] = 1\n    return x\n"
+    ),
+    "the smallest of a row, marked in a table of another size": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros(9, 9)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g])[1]\n        m[g, at] = 1\n    return m\n"
+    ),
+    "as many of the smallest as the round before has left": (
+        "def f(x: Tensor, k: Tensor):\n    m = torch.zeros_like(x)\n    for g in range(3):\n"
+        "        at = x[g].topk(k[g - 1])[1]\n        m[g, at] = 1\n    return m\n"
     ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"

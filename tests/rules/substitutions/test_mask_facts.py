@@ -437,3 +437,18 @@ def test_vectors_that_a_mask_picks_are_added_up_under_it(mask: str, *, is_writte
     texts = [rewrite.text for rewrite in found if rewrite is not None]
     new = "torch.where(m.unsqueeze(-1), x, 0).sum() / (m.sum() * x.size(-1))"
     assert texts == ([new] if is_written else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_written"),
+    [
+        ("print(w)\n    n = torch.nonzero(w > 0).shape[0]", True),
+        ("assert w is not None\n    n = torch.nonzero(w > 0).size()[0]\n    w.zero_()", True),
+        ("print(w)\n    at = torch.nonzero(w > 0)\n    w.zero_()\n    n = at.shape[0]", False),
+        ("at = torch.nonzero(w > 0)\n    w.zero_()\n    n = at.shape[0]", False),
+    ],
+)
+def test_positions_are_counted_when_they_are_found(lines: str, *, is_written: bool) -> None:
+    code = f"import torch\ndef f(w: torch.Tensor):\n    {lines}\n    return n\n"
+    found = [site.rewrite for site in find_sites(code, [nonzero_reduction.RULE])]
+    assert [rewrite is not None for rewrite in found] == [True] * is_written

@@ -26,6 +26,7 @@ from npufix.rewriters.edit.loops.given.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.edit.loops.listed import are_borders, list_for_all
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:  # noqa
                 length = facts.flow.graph.node("py:len", node)
                 return Domain(0, ast.Call(name("len"), [over], []), length, {element: value})
             return _rows(target, over, facts)
+        case ast.Tuple(names), ast.Name() | ast.Attribute() if not facts.is_tensor(over):
+            return _sizes(names, over, facts)
         case _, ast.Call() if last_name(over.func) in _PARTS and isinstance(target, ast.Name):
             return _parts(target.id, over, facts)
     return _rows(target, over, facts)
@@ -129,6 +132,18 @@ def _rows(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
         case _:
             raise CannotBatchError(NO_DOMAIN)
     return _rounds(over, node, 0, names, facts)
+
+
+def _sizes(names: list[ast.expr], over: ast.expr, facts: Facts) -> Domain:
+    """Return a loop over tuples of a list: ``for h, w in sizes:``, which are borders of slices."""
+    node = facts.node(over)
+    bound = [n.id for n in names if isinstance(n, ast.Name)]
+    if node is None or len(bound) < len(names) or not are_borders(bound, facts):
+        raise CannotBatchError(NO_DOMAIN)
+    length = facts.flow.graph.node("py:len", node)
+    whole = (ast.Tuple(names, ast.Store()), over)
+    domain = Domain(0, ast.Call(name("len"), [over], []), length, over=whole)
+    return replace(domain, names={n: list_for_all(name(n), domain) for n in bound})
 
 
 def _has_effect(code: ast.expr) -> bool:

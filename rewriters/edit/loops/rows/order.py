@@ -68,16 +68,16 @@ def _reads(name: ast.Name) -> bool:
 
 
 def list_totals(code: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that nothing but ``total += f(x[i])`` is about, each once a round."""
+    """Return the names that nothing but ``total += f(x[i])`` is about, however often a round."""
     names = Counter(n.id for s in code for n in walk(s) if isinstance(n, ast.Name))
-    return {
+    added = Counter(
         s.target.id
         for s in code
         if isinstance(s, ast.AugAssign)
         and isinstance(s.op, (ast.Add, ast.Sub))
         and isinstance(s.target, ast.Name)
-        and names[s.target.id] == 1
-    }
+    )
+    return {name for name, times in added.items() if names[name] == times}
 
 
 class InFirst(ast.NodeTransformer):
