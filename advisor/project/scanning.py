@@ -53,8 +53,8 @@ _MOST_OF_A_GROUP = 200_000
 # Collecting garbage as often as Python does by default takes half of the time of a large tree.
 _NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
-INTERNAL = "internal error"
-"""How a problem begins that is none of the file."""
+REPORT_IT = "please report it with the file"
+"""What to do about a fault of ours."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,8 @@ def _report_unparsed(relative: str, error: Exception) -> Problem:
 
 
 def _report_internal(relative: str, error: Exception) -> Problem:
-    what = f"{INTERNAL}, the file was left out: {type(error).__name__}: {error}"
-    return Problem(relative, what, "please report it with the file", damaged=True)
+    what = f"internal error, the file was left out: {type(error).__name__}: {error}"
+    return Problem(relative, what, REPORT_IT, damaged=True)
 
 
 def _can_fork() -> bool:
