@@ -269,7 +269,7 @@ def _counts_up(taken: Round) -> bool:
 
 
 def _is_list(taken: Round, name: str) -> bool:
-    """Tell whether a function fills a list of that name: ``logits = []``, ``parts = [None] * n``."""
+    """Tell whether a function fills a list of that name: ``x = []``, ``parts = [None] * n``."""
     return any(
         isinstance(n, ast.Assign) and _makes_list(n.value) and name in map(ast.unparse, n.targets)
         for n in nodes_of(taken.flow.function)
