@@ -21,7 +21,7 @@ from npufix.advisor.project.cold_files import made_around_loaders, made_for_gpus
 from npufix.advisor.project.kept.stored import Store
 from npufix.advisor.project.kept.tree import KeptTree
 from npufix.advisor.project.known_names import rule_names
-from npufix.advisor.project.scanning import INTERNAL, Search
+from npufix.advisor.project.scanning import REPORT_IT, Search
 from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
@@ -154,7 +154,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     if measured is None:
         ranked = fold(ranked, tree, to_write=to_write, to_compare=to_compare)
     every = Findings(ranked, problems, warnings, left_out)
-    if kept is not None and not any(INTERNAL in problem.what for problem in problems):
+    if kept is not None and not any(problem.remedy == REPORT_IT for problem in problems):
         kept.put(every, unread)
     return every
 

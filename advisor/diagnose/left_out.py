@@ -358,10 +358,15 @@ def _list_chosen_by_name(source: str) -> frozenset[str]:
 def _serves(file: SourceFile, site: Site) -> bool:
     """Tell whether a server of language models has no use for a change of its views and counts."""
     if site.rule.name not in _SERVES_NOTHING:
-        return False  # asked first: the whole text is searched
+        return False
     if site.rule.name == "columns-one-by-one" and _TRACKS.search(file.relative):
         return True  # views, which nothing but a backward pass makes dear
-    return any(map(_SERVES.search, (file.text, "from " + file.relative)))
+    return _is_server(file.text) or _SERVES.search("from " + file.relative) is not None
+
+
+@lru_cache(maxsize=1)  # the findings of a file come one after the other
+def _is_server(source: str) -> bool:
+    return _SERVES.search(source) is not None
 
 
 def _is_worth_less_than_its_text(site: Site) -> bool:

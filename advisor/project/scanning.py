@@ -8,7 +8,7 @@ import os
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -32,12 +32,12 @@ from npufix.rewriters.match.suppressions import (
 from npufix.rewriters.write import child_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.kept.stored import Store
-    from npufix.advisor.project.source_tree import Answers, SourceFile
+    from npufix.advisor.project.source_tree import SourceFile
     from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.prefilter import Words
     from npufix.rewriters.match.recorded_call import RecordedCall
@@ -53,8 +53,8 @@ _MOST_OF_A_GROUP = 200_000
 # Collecting garbage as often as Python does by default takes half of the time of a large tree.
 _NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
-INTERNAL = "internal error"
-"""How a problem begins that is none of the file."""
+REPORT_IT = "please report it with the file"
+"""What to do about a fault of ours."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Search:
     """Whether sites carry the text of the changed module; a report has no use for it."""
     store: Store | None = None
     """Where what was found is kept for the next time."""
+    _read: dict[str, Collection[str]] = field(default_factory=dict)
+    """Which neighbours the search of each file has read, as far as this process has seen it."""
 
     @cached_property
     def packer(self) -> Packer:
@@ -101,18 +103,21 @@ class Search:
                 return None
         except Exception:  # noqa: BLE001 - whatever somebody else has put there
             return None
+        self._read[file.relative] = [*asked]
         now = {name: (file.neighbour_digest(name), told) for name, (_, told) in asked.items()}
         if now != asked:  # a module is another one, not for this file
             self.store.put(self.packer.pack(found, now, file.text), *key)
         return found
 
-    def list_asked(self, file: SourceFile) -> Mapping[str, Answers] | None:
+    def list_read(self, file: SourceFile) -> Collection[str] | None:
         """Return which neighbours the search of a file has read, ``None`` if that is not known."""
         if not file.is_python or not may_have_sites(file.text):
-            return {}
+            return ()
+        if file.relative in self._read:
+            return self._read[file.relative]
         key = self._key(file)
         data = self.store.get(*key) if self.store is not None and key else None
-        return None if data is None else self.packer.unpack(data, file.text)[1]
+        return None if data is None else [*self.packer.unpack(data, file.text)[1]]
 
     def _key(self, file: SourceFile) -> tuple[bytes, ...]:
         """Return what tells a search of a file from any other, nothing if it is not to be kept."""
@@ -133,6 +138,7 @@ class Search:
         """Search one file, and keep what is found."""
         asked: dict[str, set[str]] = {}
         found = self._search(file, lambda module, what: asked.setdefault(module, set()).add(what))
+        self._read[file.relative] = [*asked]
         key = self._key(file) if found.problem is None else ()
         if self.store is not None and key:
             told = {name: file.ask_neighbour(name, asked[name]) for name in asked}
@@ -257,8 +263,8 @@ def _report_unparsed(relative: str, error: Exception) -> Problem:
 
 
 def _report_internal(relative: str, error: Exception) -> Problem:
-    what = f"{INTERNAL}, the file was left out: {type(error).__name__}: {error}"
-    return Problem(relative, what, "please report it with the file", damaged=True)
+    what = f"internal error, the file was left out: {type(error).__name__}: {error}"
+    return Problem(relative, what, REPORT_IT, damaged=True)
 
 
 def _can_fork() -> bool:

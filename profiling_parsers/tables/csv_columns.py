@@ -12,7 +12,12 @@ import pyarrow.csv
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.tables.columns import category
-from npufix.profiling_parsers.tables.csv_lines import CountedLines, SoundLines, read_header
+from npufix.profiling_parsers.tables.csv_lines import (
+    CountedLines,
+    SoundLines,
+    describe_missing,
+    read_header,
+)
 from npufix.profiling_parsers.tables.exact_time import parse_numbers
 
 if TYPE_CHECKING:
@@ -133,11 +138,8 @@ def read_blocks(
     keys = _keys(header, names)
     missing = [" or ".join(names[key][:2]) for key in selection.required if key not in keys]
     if missing:
-        first = ",".join(header)[:80]
         raise DumpError(
-            f"{path}: no column {', '.join(missing)} (the first line is {first!r})"
-            if first
-            else f"{path}: no header, so no column {missing[0]}",
+            describe_missing(path, missing, header),
             f"is this the profiler's own file? If not, {remedies.analyse(path.parent.parent)}",
         )
     coded = pa.dictionary(pa.int32(), pa.string())

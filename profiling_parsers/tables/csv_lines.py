@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +12,15 @@ import numpy as np
 from npufix.profiling_parsers.profile import DumpError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _LONGEST_HEADER = 1 << 16
 """Far above the 50 columns of the widest export; a binary file has no line end to stop at."""
 _LONGEST_LINE = 1 << 20
 _LINE_END = ord("\n")
+_OF_NO_TEXT = re.compile(r"[\x01-\x08\x0e-\x1f]")
+"""UTF-16 holds NUL, and GBK what no UTF-8 is; these are in no encoding of a table."""
 
 
 def read_header(path: Path) -> list[str]:
@@ -33,6 +37,16 @@ def cells(line: str) -> list[str]:
     """Return the fields of a line, without what the csv module refuses inside of one."""
     bare = line.replace("\0", "").replace("\r", " ").strip()
     return [cell.strip() for cell in next(csv.reader([bare]), [])]
+
+
+def describe_missing(path: Path, missing: Sequence[str], header: Sequence[str]) -> str:
+    """Say which columns a table lacks, or that its first line is that of no table."""
+    first = ",".join(header)[:80]
+    if _OF_NO_TEXT.search(first):
+        return f"{path}: this is a binary file, no table"
+    if not first:
+        return f"{path}: no header, so no column {missing[0]}"
+    return f"{path}: no column {', '.join(missing)} (the first line is {first!r})"
 
 
 class CountedLines(io.RawIOBase):

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.signals import SCHEMAS
 from npufix.profiling_parsers.tables.csv_columns import CsvColumns, read_columns
-from npufix.profiling_parsers.tables.csv_lines import cells
+from npufix.profiling_parsers.tables.csv_lines import cells, describe_missing
 from npufix.profiling_parsers.tables.exact_time import as_numpy, parse_epoch_ns, parse_numbers
 from npufix.profiling_parsers.tables.file_damage import NOT_UTF8, FileCondition, remedy
 
@@ -170,8 +170,7 @@ def read_header(
     found = {key: column for key, column in spelled.items() if column is not None}
     missing = [names[key][0] for key in required if key not in found]
     if missing:
-        what = f"no column {', '.join(missing)} (the first line is {','.join(columns)[:80]!r})"
-        raise DumpError(f"{path}: {what}", remedy(path))
+        raise DumpError(describe_missing(path, missing, columns), remedy(path))
     return Header(tuple(columns), found, last.strip())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts import module_facts, origins
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _LAST, _BEFORE_LAST = -1, -2
 _PARTS = frozenset({Op.CAST, Op.GETITEM, Op.ITEM, "chunk", "split", "unbind", "unsqueeze"})
-_PROJECTIONS = frozenset({"linear", "module:Linear"})
+_PROJECTION = re.compile(r"linear$|module:\w*Linear")
+"""Linear layers, those of a file's own too: ``LinearNoBias = partial(nn.Linear, bias=False)``."""
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -408,6 +410,11 @@ def _counts_from_end(node: Node) -> bool:
 
 
 def _is_projected(node: Node) -> bool:
-    while node.op in _PARTS and node.args:
-        node = node.args[0]
-    return node.op in _PROJECTIONS
+    while True:
+        terms = [arg for arg in node.args if arg.op != Op.CONST]
+        if node.op in _PARTS and node.args:
+            node = node.args[0]
+        elif node.op == "add" and len(terms) == 1:
+            node = terms[0]  # ``1 + self.to_gamma(condition)``, of adaptive norms
+        else:
+            return _PROJECTION.match(node.op) is not None

@@ -290,6 +290,30 @@ class Head(nn.Module):
     def forward(self, x):
         return F.normalize(x, dim=-1) * self.temperature
 """,
+        # a gain for each image, computed from a condition
+        """
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.to_gamma = nn.Linear(dim, dim)
+
+    def forward(self, x, condition):
+        return F.normalize(x, dim=-1) * self.scale * (self.to_gamma(condition) + 1)
+""",
+        # the same by a layer of the file's own
+        """
+OwnLinear = functools.partial(nn.Linear, bias=False)
+
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.to_gamma = OwnLinear(dim, dim)
+
+    def forward(self, x, condition):
+        return F.normalize(x, dim=-1) * self.scale * (1 + self.to_gamma(condition))
+""",
         # a gain for each head
         """
 class Norm(nn.Module):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import tempfile
 from pathlib import Path
@@ -45,10 +46,23 @@ def test_a_column_that_is_not_there_is_empty() -> None:
     assert not columns.is_a("b", pa.string())
 
 
-def test_a_required_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"A\n1\n", r"no column B \(the first line is 'A'\)$"),
+        (b"", "no header, so no column B$"),
+        (gzip.compress(b"A,B\n1,2\n"), "this is a binary file, no table$"),
+        ("A,\u8017\u65f6\n1,2\n".encode("gbk"), "no column B"),
+        ("A\n1\n".encode("utf-16"), "no column B"),
+    ],
+    ids=["column", "empty", "binary", "gbk", "utf-16"],
+)
+def test_a_required_column_that_is_not_there_is_an_error(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
     path = tmp_path / "file.csv"
-    path.write_text("A\n1\n")
-    with pytest.raises(DumpError, match="no column B"):
+    path.write_bytes(content)
+    with pytest.raises(DumpError, match=told):
         read_columns(path, NAMES, required=("b",))
 
 

@@ -81,17 +81,17 @@ def _is_private(folder: Path) -> bool:
 def environment() -> bytes:
     """Return what tells this installation from one that might find or rewrite otherwise."""
     digest = hashlib.sha256(f"{sys.version} {MAGIC_NUMBER.hex()} {sys.flags.optimize}".encode())
-    for text in (*sorted(_own_files()), *_plug_ins()):
+    for text in (*sorted(list_own_files()), *_plug_ins()):
         digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.digest()
 
 
-def _own_files() -> Iterator[str]:
+def list_own_files() -> Iterator[str]:
     """Yield each file of ours with its size and time, as Python tells whether compiled code is old.
 
     To read all of them would take longer than to search a small package.
     """
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     for folder in _OWN:
         for place, _, names in os.walk(root / folder):
             for name in names:

@@ -71,10 +71,10 @@ class KeptTree:
         own = {os.path.realpath(file.path) for file in self._tree.files.values()}
         found: dict[str, str | None] = {}
         for name, file in self._tree.files.items():
-            asked = {} if name in unread else self._search.list_asked(file)
-            if asked is None:
+            read = () if name in unread else self._search.list_read(file)
+            if read is None:
                 return None
-            paths = (str(path) for module in asked if (path := file.neighbour_path(module)))
+            paths = (str(path) for module in read if (path := file.neighbour_path(module)))
             found |= {path: digest_of(path) for path in paths if path not in own}
         return found
 

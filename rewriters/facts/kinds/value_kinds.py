@@ -86,8 +86,8 @@ _PART_OF = frozenset({Op.ELEMENT, Op.GETITEM, Op.ITEM})
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
-_ANY_INDEX = re.compile(r"(^|_)(idx|index)$")
-"""What an index is called of either kind: ``inds``, ``ids`` and ``indices`` are positions."""
+_ANY_INDEX = re.compile(r"(^|_)(idx|index)$|^(inds?|ids|indices)$")
+"""What an index is called of either kind; ``token_ids`` and ``top_indices`` are positions."""
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")

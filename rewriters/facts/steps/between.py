@@ -19,6 +19,7 @@ _ENDS = re.compile(
     r"_*(exit|close|del|stop)_*"
     r"|_*(exit|close|shut_?down|clean_?up|tear_?down|terminate|destroy)(_\w+)?"
     r"|_*(release|resume|(off|on|re)_?load)_(\w+_)?(memory|weights?|param(eter)?s|model|optimi[sz]er|states?)"
+    r"|_*(transport|publish|transfer)_(weights?|tensors?|param(eter)?s|states?)(_\w+)?"
     r"|_*(wake_up|sleep|\w*weights?_(update|sync)|(update|sync|broadcast)_weights_(from|to|in)_\w+)"
 )
 """What is done when all steps are, ``shutdown``, ``__del__``, or between steps and a rollout."""

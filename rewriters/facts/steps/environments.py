@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
 
 _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
-_BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
+_BEGINS_ANEW = re.compile(r"_*((\w+_)?resets?|sample_(init(ial)?|start)_(state|pose)s?)(_.*)?")
 """What an environment of reinforcement learning does when an episode ends."""
 _STEP = re.compile(r"(^|[._])envs?\.step(_async)?$")
 _WRAPPER = re.compile(r"(^|[.\w])(Env(ironment)?Wrapper|gym(nasium)?\.(Env|Wrapper))$")

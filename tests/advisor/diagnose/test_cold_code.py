@@ -121,6 +121,10 @@ def test_the_units_of_a_pipeline_run_once_a_call(
     [
         ("AntEnv(VecTask).reset_idx", False),
         ("AntEnv(VecTask).step", True),
+        ("AntEnv(VecTask)._sample_initial_state", False),
+        ("AntEnv(VecTask).sample_state", True),
+        ("Engine().transport_tensors", False),
+        ("Engine().transport_plan", True),
         ("Sampler(nn.Module).pick_idx", True),
         ("Sampler(nn.Module).reset_idx", False),
         ("FScore(torchmetrics.Metric).update", False),

@@ -106,3 +106,10 @@ def test_a_fault_of_a_rule_is_not_kept(inner: Path, monkeypatch: pytest.MonkeyPa
         patched.setattr(Search, "_find_sites", fail)
         assert b"internal error" in scanned(inner)
     assert scanned(inner) == whole
+
+
+def test_whatever_of_ours_changes_is_another_environment() -> None:
+    paths = [text.partition(" ")[0] for text in stored.list_own_files()]
+    for name in ("rules/registry.py", "advisor/diagnose/left_out.py", "rewriters/find.py"):
+        assert any(path.endswith(f"/{name}") for path in paths)
+    assert any("/reports/" in path for path in paths)

@@ -79,7 +79,7 @@ def test_what_nothing_proves_is_conditional(line: str, calls: tuple[RecordedCall
     assert "boolean-mask" in [c.name for c in site.open_conditions]
 
 
-@pytest.mark.parametrize("name", ["idx", "index", "keep_idx"])
+@pytest.mark.parametrize("name", ["idx", "index", "keep_idx", "ids", "inds", "indices"])
 def test_a_name_that_speaks_of_positions_proves_nothing_and_is_asked_about(name: str) -> None:
     (site,) = sites(f"y[{name}] = 0.0", parameters=f"y, {name}")
     open_ = [condition.name for condition in site.open_conditions]
@@ -102,7 +102,7 @@ def test_what_the_source_says_of_an_index_is_not_asked_about(body: str) -> None:
     assert all(site.rule.id != "NPU201" for site in found)
 
 
-@pytest.mark.parametrize("name", ["i", "row", "layer_name", "start", "token_ids"])
+@pytest.mark.parametrize("name", ["i", "row", "layer_name", "start", "token_ids", "top_inds"])
 def test_a_name_that_counts_is_no_mask_without_a_record(name: str) -> None:
     assert not sites(f"y[{name}] = 0.0", parameters=f"y: torch.Tensor, {name}")
 

@@ -202,14 +202,23 @@ def _only_reads(taken: Round, nodes: Sequence[ast.AST]) -> bool:
 
 
 def _only_cuts(taken: Round) -> bool:
-    """Tell whether a round only collects parts as they are: ``parts.append(x[a:b])``."""
+    """Tell whether a round only collects parts as they are: ``parts.append(x[a:b])``.
+
+    A list that is as long from the start takes them as well: ``parts[i] = x[i, :n[i]]``.
+    """
     made: list[ast.expr | None] = [one.made for one in taken.loop.lists]
     made = made or [taken.loop.made]
+    listed: list[ast.expr] = []
     for code in taken.code:
         match code:
             case ast.Expr(ast.Call(ast.Attribute(_, "append"), [value])):
                 made.append(value)
-    writes = any(is_stored(n) for n in walk(*taken.code))
+            case ast.Assign([ast.Subscript(ast.Name(name)) as place], value) if _is_list(
+                taken, name
+            ):
+                listed.append(place)
+                made.append(value)
+    writes = any(is_stored(n) and n not in listed for n in walk(*taken.code))
     known = [value for value in made if value is not None]
     return bool(known) and not writes and all(isinstance(v, ast.Subscript) for v in known)
 
@@ -260,13 +269,18 @@ def _counts_up(taken: Round) -> bool:
 
 
 def _is_list(taken: Round, name: str) -> bool:
-    """Tell whether a function fills a list of that name: ``logits = []``, of few large tensors."""
+    """Tell whether a function fills a list of that name: ``x = []``, ``parts = [None] * n``."""
     return any(
-        isinstance(n, ast.Assign)
-        and isinstance(n.value, ast.List | ast.ListComp)
-        and name in map(ast.unparse, n.targets)
+        isinstance(n, ast.Assign) and _makes_list(n.value) and name in map(ast.unparse, n.targets)
         for n in nodes_of(taken.flow.function)
     )
+
+
+def _makes_list(code: ast.expr) -> bool:
+    match code:
+        case ast.List() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
+            return True
+    return False
 
 
 def _draws(taken: Round, call: ast.Call) -> bool:

@@ -304,13 +304,32 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
             return TRIANGLE if any(_are_rows_above(part, own) for part in read) else ""
         if any(_cuts(part, own) for part in (index, *read)):
             return ""
-        others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
+        others = [part for part in read if _is_near(part, index, own)]
         calls = _calls(*loop.body)
         is_call = any(
             "self" in list_names(c.func) or last_name(c.func) in _LIMITS | _MOVES for c in calls
         )
         if others and len(loop.body) == 1 and not is_call:
             return COLUMNS
+    return ""
+
+
+def _is_near(read: ast.expr, written: ast.expr, own: set[str]) -> bool:
+    """Tell whether one column is so many rounds from another: ``:, i - 1`` from ``:, i``.
+
+    Of ``:, x[i]`` nobody knows which round has written it.
+    """
+    one, other = (i.elts if isinstance(i, ast.Tuple) else [i] for i in (read, written))
+    apart = [(a, b) for a, b in zip(one, other, strict=False) if ast.dump(a) != ast.dump(b)]
+    names = {_counted(place) for pair in apart for place in pair}
+    return len(one) == len(other) and len(apart) == 1 and len(names) == 1 and names <= own
+
+
+def _counted(place: ast.expr) -> str:
+    """Return the name of ``i``, ``i - 1`` and ``i + 1``, "" of anything else."""
+    match place:
+        case ast.Name(name) | ast.BinOp(ast.Name(name), ast.Add() | ast.Sub(), ast.Constant()):
+            return name
     return ""
 
 

@@ -316,7 +316,6 @@ def _proposal(  # noqa: PLR0913 - what the kinds of calls differ in
     drops = any(argument.startswith("keep_prob") for argument in more)
     return Proposal(
         call,
-        advice,
         changes=(change, *importing(here, "torch_npu")),
         elsewhere=beside(here, whole, change_within(here, whole, change), asked, "torch_npu"),
         shown=change.text,
