@@ -100,6 +100,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.rewriters.write.writing import write as write_files
 
+    output = None if output == Path("-") else output  # as everywhere: stdout, where it goes anyway
     source = _look_at_source(source, dump)
     configuration = common.read_configuration(
         source, rules, allow, assume=assume, everywhere=everywhere

@@ -245,7 +245,7 @@ def test_every_site_of_a_file_keeps_its_fallback(inside: Npufix, tmp_path: Path)
     )
     text = "import torch\nfrom torch import nn\n" + norm.format(name="A") + norm.format(name="B")
     (tmp_path / "model.py").write_text(text, encoding="utf-8")
-    done = inside("patch", "--source", tmp_path, "--allow", "same-dtype")
+    done = inside("patch", "--source", tmp_path, "--allow", "same-dtype", "-o", "-")
     assert done.stdout.count('+        if x.device.type == "npu":') == 2
     assert not [s for s in done.stdout.splitlines() if s.startswith("-") and s[1:2] != "-"]
 
