@@ -19,7 +19,7 @@ from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.cold_files import made_around_loaders, made_for_gpus, made_to_compare
 from npufix.advisor.project.kept.stored import Store
-from npufix.advisor.project.kept.tree import KeptTree
+from npufix.advisor.project.kept_tree import KeptTree
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import REPORT_IT, Search
 from npufix.advisor.roofline.products import GRADIENT

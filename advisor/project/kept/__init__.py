@@ -1,5 +1,4 @@
 """What was found in source code, kept in the user's cache folder for the next time.
 
-``stored`` keeps bytes, ``found`` makes them of what was found in a file, ``tree`` of what was found
-in all of them.
+``stored`` keeps bytes, ``found`` makes them of what was found.
 """
